@@ -73,8 +73,13 @@ impl Conductor {
             return Err(Error::Busy { name: volume.to_owned(), what: "is being rolled back" });
         }
         let taken = |s: &&SnapshotRecord| s.state != SnapshotState::Deleting && s.name == name;
-        if self.snapshots_of(id).any(|s| taken(&s)) {
-            return Err(Error::SnapshotExists { volume: volume.to_owned(), name: name.to_owned() });
+        if let Some(there) = self.snapshots_of(id).find(taken) {
+            let (volume, name) = (volume.to_owned(), name.to_owned());
+            // Nobody may take it for one that can be used, and it may fail still.
+            return Err(match there.state {
+                SnapshotState::Creating => Error::SnapshotIncomplete { volume, name },
+                _ => Error::SnapshotExists { volume, name },
+            });
         }
         if self.creates_snapshot(id) {
             return Err(Error::Busy { name: volume.to_owned(), what: "is in the middle of another snapshot" });

@@ -227,7 +227,11 @@ fn one_snapshot_at_a_time_and_none_of_what_is_not_there() {
         assert_eq!(cluster.begin("db", name).unwrap_err().kind(), "invalid", "{name:?}");
     }
     cluster.begin("db", "a").unwrap();
-    assert_eq!(cluster.begin("db", "a").unwrap_err().kind(), "snapshot-exists");
+    let again = cluster.begin("db", "a").unwrap_err();
+    assert_eq!(
+        (again.kind(), again.to_string()),
+        ("snapshot-incomplete", "snapshot db@a is still being made".to_owned())
+    );
     assert_eq!(cluster.begin("db", "b").unwrap_err().kind(), "busy-volume");
     assert_eq!(cluster.delete_snapshot("db", "a").unwrap_err().kind(), "snapshot-incomplete");
     let resized = cluster.run(|m, now, mut d| m.resize(now, "db", Bytes(4 * MIB), &mut d));
