@@ -14,12 +14,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use serde::Serialize;
+use std::cell::Cell;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use target_daemon::image::{self, Far, Moved, Sink, Source};
-use target_daemon::{Subject, Visit};
+use target_daemon::{Subject, TargetError, Visit, is_visited};
 
+/// How long a conductor's answer is waited for by who may be told to end meanwhile, or was: a healthy one needs milliseconds.
+const SOON: Duration = Duration::from_secs(3);
 /// Behind the name of a volume that is being imported.
 const IMPORTING: &str = ".importing";
 
@@ -123,27 +126,49 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
     stops.thread_block().context("cannot block signals")?;
     let signals = SignalFd::with_flags(&stops, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
     let signals = signals.context("cannot watch for signals")?;
-    let is_stopped = || matches!(signals.read_signal(), Ok(Some(_)));
+    let stopped = Cell::new(false);
+    let is_stopped = || {
+        stopped.set(stopped.get() || matches!(signals.read_signal(), Ok(Some(_))));
+        stopped.get()
+    };
     let new = client.create_volume(&args.kind.new_volume(&part, Bytes(size))).map_err(|error| match error.kind() {
-        Some("volume-exists") => Failure::new(
-            Exit::Refused,
-            format!(
-                "there is a volume {part} already: another import to {} is under way, or was killed, and `trine volume delete {part}` \
-                 removes what it left",
-                args.name
-            ),
-        ),
+        Some("volume-exists") => Failure::new(Exit::Refused, another(&client, &by.client_name, &part, &args.name)),
         _ => error.into(),
     })?;
     let by = Visit { volume: Some(new.id), ..by };
     let so_far = format!("volume {part} is created");
-    let moved = wait_until_served(&client, &new, &so_far, args.timeout, &is_stopped)
-        .and_then(|_| Ok(following(&args.name, |progress| image::import(by, source, !args.short, progress))?));
-    let moved = moved.map_err(|failure| undo(&client, &new, failure))?;
+    let soon = client.within(SOON);
+    let moved = wait_until_served(&soon, &new, &so_far, args.timeout, &is_stopped).and_then(|_| {
+        let moved = following(&args.name, |progress| image::import(by, source, !args.short, progress));
+        stopped.set(matches!(moved, Err(TargetError::Interrupted)));
+        Ok(moved?)
+    });
+    let moved = moved.map_err(|failure| undo(if stopped.get() { &soon } else { &client }, &new, failure))?;
     name_it(&client, &new, &args.name)?;
     args.output.print_done(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
     })
+}
+
+/// Why there is such a volume already, and what removes it. `own`: what an import from this host is called.
+fn another(client: &Client, own: &str, part: &str, name: &str) -> String {
+    let there = format!("there is a volume {part} already");
+    let attached = client.volume(part).ok().and_then(|found| found.info.attachment);
+    match attached {
+        None => format!(
+            "{there}: another import to {name} is about to begin, or was killed, and `trine volume delete {part}` removes what it left"
+        ),
+        Some(by) if by.client == own && is_visited(client, own).is_ok_and(|is| !is) => format!(
+            "{there}: an import to {name} from this host was killed, and has it attached still; `trine volume delete --force {part}` \
+             removes what it left"
+        ),
+        Some(by) if by.client == own => format!("{there}: another import to {name} is under way on this host"),
+        Some(by) => format!(
+            "{there}: another import to {name} is under way, or was killed, and has it attached as {}; if no such process runs any \
+             more, `trine volume delete --force {part}` removes what it left",
+            by.client
+        ),
+    }
 }
 
 /// What a volume is called while it is imported: its name, or of a long one as much as there is room for, and something of its own.

@@ -23,10 +23,19 @@ pub(crate) enum Unit {
 }
 
 /// A look, repeated until then while the conductor does not answer: it may be starting anew, or another one be about to lead. `what` is what
-/// is known by then.
-pub(crate) fn patiently<T>(what: &str, until: Instant, mut look: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+/// is known by then. It ends before if `is_stopped`, which is asked after each look.
+pub(crate) fn patiently<T>(
+    what: &str,
+    until: Instant,
+    is_stopped: &dyn Fn() -> bool,
+    mut look: impl FnMut() -> Outcome<T>,
+) -> Outcome<T> {
     loop {
         match look() {
+            Err(failure) if failure.exit == Exit::Unreachable && is_stopped() => {
+                let why = format!("{what}, and it was interrupted; how it stands now is not known: {:#}", failure.why);
+                return Err(Failure::new(Exit::Failed, why));
+            }
             Err(failure) if failure.exit == Exit::Unreachable && Instant::now() < until => std::thread::sleep(POLL),
             Err(failure) if failure.exit == Exit::Unreachable => {
                 let why = format!("{what}, and how it stands now is not known: {:#}", failure.why);
@@ -54,7 +63,7 @@ pub(crate) fn follow<T>(
     let bar = ProgressBar::new(0).with_style(style).with_message(what.to_owned());
     loop {
         let begun = format!("{what} has begun");
-        let progress = match patiently(&begun, start + timeout, &mut look)? {
+        let progress = match patiently(&begun, start + timeout, &|| false, &mut look)? {
             Ok(over) => {
                 bar.finish_and_clear();
                 return Ok(over);
@@ -158,6 +167,19 @@ mod tests {
         let failed = follow::<()>("copy q3", Unit::Bytes, Duration::ZERO, away).unwrap_err();
         assert_eq!(failed.exit, Exit::Unreachable);
         assert_eq!(failed.why.to_string(), "copy q3 has begun, and how it stands now is not known: nobody there");
+    }
+
+    #[test]
+    fn who_is_told_to_end_does_not_wait_for_a_conductor_that_does_not_answer() {
+        let away = || Err::<(), _>(Failure::new(Exit::Unreachable, "nobody there"));
+        let until = Instant::now() + Duration::from_secs(60);
+        let failed = patiently("volume db is created", until, &|| true, away).unwrap_err();
+        let why = failed.why.to_string();
+        assert!(failed.exit == Exit::Failed && Instant::now() < until, "{why}");
+        assert!(
+            why.starts_with("volume db is created, and it was interrupted") && why.ends_with("nobody there"),
+            "{why}"
+        );
     }
 
     #[test]

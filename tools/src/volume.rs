@@ -57,7 +57,8 @@ pub(crate) enum VolumeCommand {
     /// Write what is in a volume, or in a snapshot of it, into a file: a raw image, as qemu-img and dd know it
     Export(image::ExportArgs),
     /// Create a volume that holds what is in a file: a raw image, such as a disk of another machine. Until all is there it is called
-    /// NAME.importing. One that fails or is interrupted leaves no volume; one that is killed, or whose host loses power, leaves that: delete it
+    /// NAME.importing. One that fails or is interrupted leaves no volume, if the conductor answers; one that is killed, or whose
+    /// host loses power, leaves that: `trine volume delete --force NAME.importing`
     Import(image::ImportArgs),
     /// Read everything on every copy in the background, and put right what is damaged
     Scrub(scrub::ScrubArgs),
@@ -313,7 +314,7 @@ pub(crate) fn wait_until_served(
         // The nodes first: what they said by then is in what the conductor says of the volume next.
         let asked = Instant::now();
         let look = || Ok((client.nodes()?, client.volume(&info.name)?));
-        let (nodes, now) = patiently(so_far, start + timeout, look)?;
+        let (nodes, now) = patiently(so_far, start + timeout, is_stopped, look)?;
         bar.set_position(now.shards.iter().filter(|s| s.born).count() as u64);
         if now.shards.iter().all(|s| s.born) {
             let since = asked.saturating_duration_since(*born.get_or_insert_with(Instant::now));

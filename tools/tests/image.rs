@@ -10,7 +10,8 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 #[test]
 fn an_image_goes_in_and_comes_out_with_its_holes() {
@@ -163,13 +164,16 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     let mut child = import(&["db", "--size", "8M"]);
     let pipe = child.stdin.take().unwrap();
     dir.wait_until("the volume is attached", || dir.json(&["volume", "list"])[0]["attachment"].is_object());
+    let there = dir.fails(5, &["volume", "import", &file("in"), "db"]);
+    assert!(there.contains("another import to db is under way on this host"), "{there}");
     child.kill().unwrap();
     child.wait().unwrap();
     drop(pipe);
     assert_eq!(dir.json(&["volume", "list"])[0]["name"], "db.importing");
     let there = dir.fails(5, &["volume", "import", &file("in"), "db"]);
-    assert!(there.contains("`trine volume delete db.importing` removes what it left"), "{there}");
-    dir.ok(&["volume", "delete", "db.importing", "--yes", "--force"]);
+    assert!(there.contains("an import to db from this host was killed"), "{there}");
+    let way = there.split('`').nth(1).unwrap().trim_start_matches("trine ");
+    dir.ok(&way.split(' ').chain(["--yes"]).collect::<Vec<_>>());
     is_deleted();
 
     // Somebody else takes the name meanwhile.
@@ -243,4 +247,61 @@ fn an_image_that_does_not_go_in_leaves_no_volume_and_one_that_does_not_come_out_
     assert!(!Path::new(&file("out.part")).exists() && !Path::new(&file("in.part")).exists());
     let full = dir.fails(1, &["volume", "import", "/dev/zero", "zero", "--size", "1M"]);
     assert!(full.contains("longer than the volume"), "{full}");
+}
+
+/// A process that goes on when this ends.
+struct Still(Pid);
+
+impl Still {
+    fn of(dir: &Dir, nth: usize) -> Self {
+        let pid = dir.json(&["dev", "status"])[nth]["pid"].as_i64().unwrap();
+        let still = Self(Pid::from_raw(i32::try_from(pid).unwrap()));
+        kill(still.0, Signal::SIGSTOP).unwrap();
+        still
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        let _gone = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+/// What it says when it is told to end, which it does soon.
+fn interrupted(child: Child) -> String {
+    let told = Instant::now();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(told.elapsed() < Duration::from_secs(15), "{:?}: {output:?}", told.elapsed());
+    text(&output.stderr)
+}
+
+#[test]
+fn without_a_conductor_who_is_told_to_end_does_so_and_says_what_is_left() {
+    let dir = Dir::new("no-conductor");
+    dir.ok(&["dev", "start", "--disk-size", "64M", "--sparse"]);
+    let way = |said: &str| said.split('`').nth(1).unwrap().trim_start_matches("trine ").replace('\'', "");
+    let start = |args: &[&str]| {
+        let mut command = dir.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+
+    let node = Still::of(&dir, 1);
+    let import = start(&["volume", "import", "-", "db", "--size", "8M"]);
+    dir.wait_until("there is a volume", || dir.json(&["volume", "list"])[0]["name"] == "db.importing");
+    let conductor = Still::of(&dir, 0);
+    let said = interrupted(import);
+    drop((conductor, node));
+    assert!(said.contains("and it was interrupted") && said.contains("could not be deleted"), "{said}");
+    dir.ok(&way(&said).split(' ').chain(["--yes"]).collect::<Vec<_>>());
+
+    dir.ok(&["volume", "create", "db", "--size", "8M"]);
+    let readers = || dir.json(&["volume", "show", "db"])["info"]["readers"].as_array().unwrap().len();
+    let bench = start(&["bench", "db", "--time", "10m"]);
+    dir.wait_until("it has the volume", || readers() == 1);
+    let conductor = Still::of(&dir, 0);
+    let said = interrupted(bench);
+    drop(conductor);
+    assert!(said.contains("it may stay attached"), "{said}");
+    assert!(way(&said).starts_with("client evict ") && said.contains(&way(&said)["client evict ".len()..]), "{said}");
 }

@@ -55,6 +55,8 @@ const MEMBERSHIP: Duration = Duration::from_secs(8);
 #[derive(Clone, Debug)]
 pub struct Client {
     conductors: Conductors,
+    /// No call takes longer.
+    most: Duration,
     /// For people.
     address: Arc<str>,
 }
@@ -64,7 +66,13 @@ impl Client {
     /// yet.
     pub fn new(addresses: &str) -> Result<Self, Error> {
         let all = base_urls(addresses)?;
-        Ok(Self { address: all.join(",").into(), conductors: Conductors::new(all) })
+        Ok(Self { address: all.join(",").into(), conductors: Conductors::new(all), most: Duration::MAX })
+    }
+
+    /// The same, for somebody who does not wait for an answer as long as it may take.
+    #[must_use]
+    pub fn within(&self, most: Duration) -> Self {
+        Self { most, ..self.clone() }
     }
 
     /// Where it calls.
@@ -402,6 +410,7 @@ impl Client {
         deadline: Duration,
         given: Given,
     ) -> Result<Vec<u8>, Error> {
+        let deadline = deadline.min(self.most);
         self.conductors.call(&Call { method, path, body, deadline, given })
     }
 

@@ -42,5 +42,5 @@ pub use record::{Holder, Lock, Place, Record};
 pub use setup::{NbdTls, Shared};
 pub use subject::Subject;
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};
-pub use visit::Visit;
+pub use visit::{Visit, is_visited};
 pub use volume_client::{ClientError, Limits, Range, Transport};

@@ -25,6 +25,8 @@ pub const NETWORK: usize = 120 << 20;
 pub const ARENA: usize = MAX_SESSIONS * (2 * SESSION_BYTES + SESSION_EXTRA) + NETWORK;
 /// How long who visited a volume tries to give it back, and how often, where no conductor answers: one takes another one's place sooner.
 pub const GIVE_BACK: Duration = Duration::from_secs(20);
+/// So long at most once it is told to end: a conductor that is there needs milliseconds. Told so twice it does not wait any more.
+pub const GIVE_BACK_TOLD: Duration = Duration::from_secs(2);
 /// See `GIVE_BACK`.
 pub const GIVE_BACK_EVERY: Duration = Duration::from_secs(1);
 /// Requests of all clients in flight, unless `--depth` says otherwise.

@@ -8,9 +8,9 @@
 
 use crate::error::TargetError;
 use crate::happening::Happening;
-use crate::limits::{GIVE_BACK, GIVE_BACK_EVERY, NETWORK, SPIN, TLS_NETWORK};
+use crate::limits::{GIVE_BACK, GIVE_BACK_EVERY, GIVE_BACK_TOLD, NETWORK, SPIN, TLS_NETWORK};
 use crate::maps;
-use crate::process::{signals, spawn};
+use crate::process::spawn;
 use crate::setup::{Setup, random};
 use crate::subject::Subject;
 use conductor_client::Client;
@@ -68,8 +68,15 @@ pub(crate) fn visit<T>(
     let stops = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     stops.thread_block().map_err(|error| TargetError::system("block signals")(error.into()))?;
     let (tell, heard) = channel();
-    let signal = tell.clone();
-    spawn("signals", move || signals(&stops, &signal))?;
+    let (end, ends) = channel();
+    let (signal, told) = (tell.clone(), end.clone());
+    spawn("signals", move || {
+        while stops.wait().is_ok() {
+            // Whoever uses the volume may have done so already; the giving back is not over while this process runs.
+            let _used = signal.send(Happening::Signal);
+            let _ended = told.send(GiveBack::Signal);
+        }
+    })?;
     let Visit { subject, conductor, key, client_name, host, volume: expected } = visit;
     let mut _alone = None;
     let (map, attached) = if subject.is_snapshot() {
@@ -108,17 +115,29 @@ pub(crate) fn visit<T>(
     } else {
         maps.and_then(|()| uses(Visited { setup, tell, heard, asks }))
     };
-    if let Some(detach) = attached
-        && let Err(error) =
-            give_back(&conductor, &volume, &detach, if used.is_ok() { GIVE_BACK } else { Duration::ZERO })
-    {
-        // What was done is done.
-        tracing::warn!(%error, "{volume} stays attached: `trine client evict {}` ends that", detach.client);
+    if let Some(detach) = attached {
+        let by = detach.client.clone();
+        // A conductor that takes another one's place meanwhile is waited for: not where the visit failed.
+        let patience = if used.is_ok() { GIVE_BACK } else { Duration::ZERO };
+        // However many there were, as a load that is told twice ends without waiting: a conductor that is there can still take it.
+        let is_told = ends.try_iter().count() > 0;
+        let gives = spawn("give back", move || {
+            let _left = end.send(GiveBack::Over(give_back(&conductor, &volume, &detach, patience)));
+        });
+        if let Err(why) = gives.and_then(|()| given_back(&ends, is_told)) {
+            // What was done is done.
+            tracing::warn!(%why, "it may stay attached, as {by}: `trine client evict '{by}'` ends that");
+        }
     }
     used
 }
 
-/// A conductor that takes another one's place meanwhile is waited for so long: not where the visit failed, or was interrupted.
+/// What happens while a volume is given back.
+enum GiveBack {
+    Signal,
+    Over(Result<(), conductor_client::Error>),
+}
+
 fn give_back(
     conductor: &Client,
     volume: &str,
@@ -134,17 +153,47 @@ fn give_back(
     }
 }
 
+/// Waits for its end: not for long once it is told to end, or `is_told` before, and not at all when it is told so again.
+fn given_back(ends: &Receiver<GiveBack>, is_told: bool) -> Result<(), TargetError> {
+    let soon = || Instant::now() + GIVE_BACK_TOLD;
+    let mut until = is_told.then(soon);
+    loop {
+        let heard = match until {
+            None => ends.recv().map_err(|_| TargetError::Ended)?,
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                ends.recv_timeout(left).map_err(|_| TargetError::Interrupted)?
+            }
+        };
+        match (heard, until) {
+            (GiveBack::Over(given), _) => return Ok(given?),
+            (GiveBack::Signal, None) => until = Some(soon()),
+            (GiveBack::Signal, Some(_)) => return Err(TargetError::Interrupted),
+        }
+    }
+}
+
 /// One at a time on this host: the conductor gives a volume to whoever of a name comes last, which is right for what a killed one left. The
 /// kernel lets go of the address when its process ends, however that ends.
 fn alone(conductor: &Client, client_name: &str) -> Result<UnixListener, TargetError> {
+    try_alone(conductor, client_name)?.ok_or_else(|| TargetError::Runs(client_name.to_owned()))
+}
+
+/// Whether a process on this host uses a volume by this name.
+pub fn is_visited(conductor: &Client, client_name: &str) -> Result<bool, TargetError> {
+    Ok(try_alone(conductor, client_name)?.is_none())
+}
+
+/// `None`: another one is.
+fn try_alone(conductor: &Client, client_name: &str) -> Result<Option<UnixListener>, TargetError> {
     let cluster = conductor.version()?.cluster;
     let name = BuildHasherDefault::<DefaultHasher>::default().hash_one((cluster.to_string(), client_name));
     let taken = SocketAddr::from_abstract_name(format!("trine-visit-{name:016x}"));
-    let taken = taken.and_then(|address| UnixListener::bind_addr(&address));
-    taken.map_err(|error| match error.kind() {
-        ErrorKind::AddrInUse => TargetError::Runs(client_name.to_owned()),
-        _ => TargetError::system("see whether another one runs")(error),
-    })
+    match taken.and_then(|address| UnixListener::bind_addr(&address)) {
+        Ok(alone) => Ok(Some(alone)),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
+        Err(error) => Err(TargetError::system("see whether another one runs")(error)),
+    }
 }
 
 /// The lane's thread, from its arena to the proof that nothing is left. `bytes`: the longest request's.
