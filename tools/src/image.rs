@@ -143,7 +143,7 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
         stopped.set(matches!(moved, Err(TargetError::Interrupted)));
         Ok(moved?)
     });
-    let moved = moved.map_err(|failure| undo(if stopped.get() { &soon } else { &client }, &new, failure))?;
+    let moved = moved.map_err(|failure| undo(&soon, &new, failure))?;
     name_it(&client, &new, &args.name)?;
     args.output.print_done(&Report { volume: &args.name, file: args.file.display().to_string(), moved }, |report| {
         people("imported", report)
@@ -154,18 +154,20 @@ pub(crate) fn import(args: ImportArgs) -> Outcome {
 fn another(client: &Client, own: &str, part: &str, name: &str) -> String {
     let there = format!("there is a volume {part} already");
     let attached = client.volume(part).ok().and_then(|found| found.info.attachment);
+    let removes = format!("`trine volume delete --force {part}` removes what it left");
     match attached {
         None => format!(
             "{there}: another import to {name} is about to begin, or was killed, and `trine volume delete {part}` removes what it left"
         ),
         Some(by) if by.client == own && is_visited(client, own).is_ok_and(|is| !is) => format!(
-            "{there}: an import to {name} from this host was killed, and has it attached still; `trine volume delete --force {part}` \
-             removes what it left"
+            "{there}: an import to {name} from this host was killed, and has it attached still; if none runs in another namespace, {removes}"
         ),
-        Some(by) if by.client == own => format!("{there}: another import to {name} is under way on this host"),
+        Some(by) if by.client == own && is_visited(client, own).is_ok_and(|is| is) => {
+            format!("{there}: another import to {name} is under way on this host")
+        }
         Some(by) => format!(
             "{there}: another import to {name} is under way, or was killed, and has it attached as {}; if no such process runs any \
-             more, `trine volume delete --force {part}` removes what it left",
+             more, {removes}",
             by.client
         ),
     }

@@ -79,8 +79,8 @@ pub(crate) struct Filling {
     doubted_at: Time,
     /// When each such block of a layer was read in vain first, and was not read since.
     first_doubts: BTreeMap<(View, Blocks), Time>,
-    /// The disk that it is filled from is asked to take something before they are read again; and when it has last.
-    proving: bool,
+    /// Since when the disk that it is filled from is asked to take something before they are read again; and when it has last.
+    pub(crate) proving: Option<Time>,
     proved: Option<Time>,
     /// Blocks that the copy was told are lost.
     lost: usize,
@@ -135,7 +135,7 @@ impl Filling {
             doubted: Vec::new(),
             doubted_at: now,
             first_doubts: BTreeMap::new(),
-            proving: false,
+            proving: None,
             proved: None,
             lost: 0,
             listed: Blocks(0),
@@ -294,14 +294,17 @@ impl Filling {
 
     /// Nothing else can be done. Is the disk to be asked now whether it takes anything, so that these blocks are read again?
     pub(crate) fn begins_proof(&mut self, now: Time) -> bool {
-        let begins = !self.proving && now >= self.doubted_at + LOST_AFTER;
-        self.proving |= begins;
+        let begins = self.proving.is_none() && now >= self.doubted_at + LOST_AFTER;
+        if begins {
+            self.proving = Some(now);
+        }
         begins
     }
 
-    /// It did, or not.
+    /// It did, or not: then it is asked again after a while.
     pub(crate) fn ends_proof(&mut self, now: Time, taken: bool) {
-        self.proving = false;
+        self.proving = None;
+        self.doubted_at = now;
         if taken {
             self.proved = Some(now);
             self.left.extend(self.doubted.drain(..));
@@ -539,7 +542,9 @@ mod tests {
         let then = now + LOST_AFTER;
         assert!(filling.begins_proof(then) && !filling.begins_proof(then), "once at a time");
         filling.ends_proof(then, false);
-        assert!(filling.has_doubts() && filling.begins_proof(then));
+        assert!(filling.has_doubts() && !filling.begins_proof(then));
+        let then = then + LOST_AFTER;
+        assert!(filling.begins_proof(then));
         filling.ends_proof(then, true);
         assert!(!filling.has_doubts());
         let due: Vec<u32> = filling.left.iter().map(|piece| piece.at.from.0).collect();

@@ -115,6 +115,9 @@ impl<S: Store> Node<S> {
         answer: Answer,
         out: &mut dyn Outbox<Letter>,
     ) {
+        if let Wanted::Piece(body, Fill::Content | Fill::Zeroes, _) = &wanted {
+            self.written_anew(shard, body.range());
+        }
         self.last_look += 1;
         let look = self.last_look;
         let Some(replica) = self.replicas.get_mut(&shard) else { return };
@@ -167,6 +170,7 @@ impl<S: Store> Node<S> {
         out: &mut dyn Outbox<Letter>,
     ) {
         let Task { shard, answer, change, busy, lost } = task;
+        let lost = lost.filter(|(view, _)| result.is_ok() && !self.is_dropped(shard, *view));
         let Some(replica) = self.replicas.get_mut(&shard) else {
             self.reply_status(now, answer, Status::NotJoined);
             return;
@@ -176,7 +180,7 @@ impl<S: Store> Node<S> {
             None => replica.read_is_over(View::Live),
         }
         replica.busy.retain(|(look, ..)| Some(*look) != busy);
-        if let Some((view, at)) = lost.filter(|_| result.is_ok()) {
+        if let Some((view, at)) = lost {
             // It is said when this copy is its shard's primary.
             let copy = replica.copy;
             for block in at.from.0..u32::try_from(at.end()).unwrap_or(u32::MAX) {

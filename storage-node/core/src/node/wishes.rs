@@ -90,7 +90,8 @@ impl<S: Store> Node<S> {
             PrimaryPhase::Serving => primary.requests.values().copied().collect(),
             _ => return,
         };
-        let mut hangs = false;
+        let asked = primary.filling.as_ref().and_then(|filling| filling.proving);
+        let mut hangs = asked.is_some_and(|since| now.since(since) >= LEG_LIMIT);
         for iocb in running.into_iter().filter_map(|key| self.iocbs.get(key)) {
             if now.since(iocb.started_at) < LEG_LIMIT {
                 continue;
