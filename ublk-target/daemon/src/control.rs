@@ -142,6 +142,19 @@ pub fn look(place: &Place) -> Result<Look, TargetError> {
 /// kills one that does not answer; one that comes up takes back what it did so far. What a dead one left behind is cleaned up,
 /// here and at the conductor.
 pub fn detach(place: &Place, conductor: &Client, force: bool) -> Result<(), TargetError> {
+    // The way down says what is wrong with a record.
+    let record = place.read().ok().flatten();
+    bring_down(place, conductor, force)?;
+    if let Some(record) = record.filter(|record| !force && ublk::is_left_open(record)) {
+        tracing::warn!(
+            "{} was stopped under somebody who has it open, and was not seen: what is asked of it from now on fails",
+            record.device
+        );
+    }
+    Ok(())
+}
+
+fn bring_down(place: &Place, conductor: &Client, force: bool) -> Result<(), TargetError> {
     let volume = || place.volume().to_owned();
     if place.is_live()? {
         match ask(place, if force { "stop now" } else { "stop" }) {

@@ -121,6 +121,11 @@ pub(crate) fn is_there(record: &Record) -> bool {
     matches!(device_of(record), Ok(Some(_)))
 }
 
+/// Is the device of an attachment that has ended still open somewhere?
+pub(crate) fn is_left_open(record: &Record) -> bool {
+    matches!(device_of(record), Ok(Some(Found { state: KernelState::Dead, .. })))
+}
+
 /// Removes devices of whom a target was killed before it knew their number.
 fn sweep(owner: Owner) -> Result<(), DeviceError> {
     let swept = ublk_device::sweep(owner)?;

@@ -1,6 +1,6 @@
 //! What the kernel knows of devices, whoever serves them or does no more.
 
-use crate::device::{runs, stop_unused};
+use crate::device::{remove, runs, stop_unused};
 use crate::features::driver_is_loaded;
 use crate::kernel::{Control, Info, State};
 use crate::limits::{RECOVER_POLL, RECOVER_WAIT};
@@ -201,8 +201,7 @@ pub fn forget(id: u32, owner: Owner, asking: Asking) -> Result<(), DeviceError> 
         Asking::Seen if is_seen_in_use(id) => return Err(DeviceError::InUse(id)),
         Asking::Seen | Asking::Nothing => control.stop(id)?,
     }
-    // Whoever has it open may keep it so for long.
-    if asking == Asking::All { control.delete(id) } else { control.delete_later(id) }
+    remove(&mut control, id)
 }
 
 /// Whose device has that path, as far as can be said at once, and what the kernel thinks of it. `None`: nobody's of Trine.

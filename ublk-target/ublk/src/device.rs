@@ -11,7 +11,7 @@
 use crate::attached::path_of;
 use crate::features::{Feature, Probe};
 use crate::kernel::{Control, Door, Gate, Info, Lasting, State, leave_out_scheduler, open_once, read_partitions};
-use crate::limits::{IN_USE_POLL, IN_USE_WAIT, MAIL, RECOVER_POLL, RECOVER_WAIT};
+use crate::limits::{GONE_POLL, GONE_WAIT, IN_USE_POLL, IN_USE_WAIT, MAIL, RECOVER_POLL, RECOVER_WAIT};
 use crate::openers::{can_be_opened, claim};
 use crate::queue::{QueueView, Report, prepare, serve};
 use crate::queues::Queues;
@@ -179,7 +179,7 @@ impl<M: Send + 'static> Device<M> {
     pub fn abandon(&mut self) {
         self.leave();
         if !self.recovered {
-            let deleted = Control::open().and_then(|mut control| control.delete(self.id));
+            let deleted = Control::open().and_then(|mut control| remove(&mut control, self.id));
             if let Err(error) = deleted {
                 tracing::warn!(%error, "a device that was never started is still there");
             }
@@ -311,12 +311,13 @@ impl<M: Send + 'static> Device<M> {
         }
         // The stop takes all tags back: the queues end.
         self.leave();
-        // Whoever has it open may keep it so for long.
-        match if force { control.delete_later(self.id) } else { control.delete(self.id) } {
+        // It is stopped, which nothing takes back: what the kernel keeps of it is nobody's, and removed by the next attach.
+        match remove(&mut control, self.id) {
             // Somebody else has removed it.
-            Err(DeviceError::NoDevice(_)) => Ok(()),
-            deleted => deleted,
+            Ok(()) | Err(DeviceError::NoDevice(_)) => {}
+            Err(error) => tracing::warn!(%error, "the device, which is stopped, is still there"),
         }
+        Ok(())
     }
 
     /// Removes what is left of a device that somebody else has stopped. False if it was not stopped: it waits for the next daemon.
@@ -449,6 +450,17 @@ pub(crate) fn stop_unused(control: &mut Control, id: u32) -> Result<(), DeviceEr
             other => return other,
         }
     }
+}
+
+/// Removes a stopped device. Its number is free when this returns, unless somebody still has it open, who is not waited for: the kernel does
+/// not say before 7.0 that there is somebody, and may keep it so for ever.
+pub(crate) fn remove(control: &mut Control, id: u32) -> Result<(), DeviceError> {
+    control.delete_later(id)?;
+    let until = Instant::now() + GONE_WAIT;
+    while Instant::now() < until && control.info(id).is_ok_and(|info| info.state == State::Dead) {
+        std::thread::sleep(GONE_POLL);
+    }
+    Ok(())
 }
 
 /// What a panic said.

@@ -51,3 +51,10 @@ pub(crate) const IN_USE_WAIT: std::time::Duration = std::time::Duration::from_se
 pub(crate) const IN_USE_POLL: std::time::Duration = std::time::Duration::from_millis(50);
 /// Opening a device, and writing out what the kernel has of it, is given so long: whoever has it locked longer uses it.
 pub(crate) const IN_USE_ASK: std::time::Duration = std::time::Duration::from_secs(3);
+/// Looking into the mappings of all processes takes a tenth of this where there are thousands.
+pub(crate) const IN_USE_LOOK: std::time::Duration = std::time::Duration::from_secs(2);
+/// The number of a device that was removed is waited for so long: the kernel frees it within milliseconds, or when who has the device open
+/// closes it.
+pub(crate) const GONE_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+/// Between two looks.
+pub(crate) const GONE_POLL: std::time::Duration = std::time::Duration::from_millis(1);

@@ -165,17 +165,13 @@ impl Control {
         }
     }
 
-    /// Removes a stopped device, when its character device is closed.
-    pub(crate) fn delete(&mut self, id: u32) -> Result<(), DeviceError> {
-        self.plain("DEL_DEV", sys::UBLK_U_CMD_DEL_DEV, id, 0)
-    }
-
-    /// The same, and does not wait for whoever has the block device open still.
+    /// Removes a stopped device; its number is free when nobody has its character or block device open any more.
     pub(crate) fn delete_later(&mut self, id: u32) -> Result<(), DeviceError> {
         match self.plain("DEL_DEV_ASYNC", sys::UBLK_U_CMD_DEL_DEV_ASYNC, id, 0) {
             // Before 6.9.
             Err(DeviceError::Refused { errno: Errno(libc::EOPNOTSUPP | ENOTSUPP | libc::EINVAL), .. }) => {
-                self.delete(id)
+                // It waits for that.
+                self.plain("DEL_DEV", sys::UBLK_U_CMD_DEL_DEV, id, 0)
             }
             other => other,
         }
