@@ -100,7 +100,7 @@ pub fn run(options: Options, ready: impl FnOnce(&Record)) -> Result<(), TargetEr
             return Err(TargetError::Plaintext(*at));
         }
         FrontEnd::Nbd { .. } => {}
-        FrontEnd::Ublk { .. } => ublk::prepare_process()?,
+        FrontEnd::Ublk { .. } => ublk::prepare_process(&options.dir)?,
     }
     if options.transport == Transport::Rdma && options.conductor.trust().is_some() {
         return Err(TargetError::RdmaInClear);

@@ -135,8 +135,8 @@ fn sweep(owner: Owner) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// To be called before the process has a second thread.
-pub(crate) fn prepare_process() -> Result<(), TargetError> {
+/// To be called before the process has a second thread. Beside its records it needs no files that are the user's.
+pub(crate) fn prepare_process(records: &Path) -> Result<(), TargetError> {
     let system =
         |what| move |errno: driver::Errno| TargetError::system(what)(std::io::Error::from_raw_os_error(errno.0));
     // What root could not mend is said first.
@@ -147,7 +147,7 @@ pub(crate) fn prepare_process() -> Result<(), TargetError> {
     if let Err(errno) = ublk_device::daemon::stay_in_memory() {
         tracing::warn!(%errno, "this target may be swapped out, or ended when memory runs out: do not swap to its device");
     }
-    ublk_device::daemon::own_mount_namespace().map_err(system("get a mount namespace (run as root)"))
+    ublk_device::daemon::own_mount_namespace(&[records]).map_err(system("get a mount namespace (run as root)"))
 }
 
 impl UblkMade {

@@ -168,7 +168,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let errno = |what: &'static str| move |errno: Errno| anyhow::anyhow!("{what}: {errno}");
-    daemon::own_mount_namespace().map_err(errno("mount namespace"))?;
+    daemon::own_mount_namespace(&[&cli.file]).map_err(errno("mount namespace"))?;
     daemon::io_flusher().map_err(errno("io flusher"))?;
 
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&cli.file)?;

@@ -1,8 +1,8 @@
 //! What a process that serves block devices owes the machine it serves them to.
 //!
 //! It must not wait for memory that only writes to its own device can free ([`io_flusher`]), it must not have to be read back from its own
-//! device ([`stay_in_memory`]), and it must not hold on to filesystems that lie on its own device ([`own_mount_namespace`]). All are to be
-//! called first thing in `main`, while there is one thread: threads inherit them.
+//! device ([`stay_in_memory`]), and it must not hold on to filesystems, least of all to those on its own device ([`own_mount_namespace`]).
+//! All are to be called first thing in `main`, while there is one thread: threads inherit them.
 
 use driver::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -17,6 +17,11 @@ const DEVICE: &str = "ublkb";
 
 /// Devices of devices of devices: deeper than anybody stacks them.
 const MAX_LAYERS: u32 = 16;
+
+/// What a daemon looks into whatever it serves: devices, how names are resolved, libraries and programs; with all that is mounted below.
+const TREES: [&str; 5] = ["/dev", "/etc", "/proc", "/sys", "/usr"];
+/// And without that.
+const MOUNTS: [&str; 3] = ["/", "/run", "/var"];
 
 /// Of linux/prctl.h; the libc crate has it for no target of ours.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
@@ -41,20 +46,30 @@ pub fn stay_in_memory() -> Result<(), Errno> {
 }
 
 /// Gives this process mounts of its own, without filesystems on ublk devices: an unmount outside is then a real one, and
-/// nothing here can open a file that waits for us. Unmounts outside still arrive here. Needs CAP_SYS_ADMIN (root).
-pub fn own_mount_namespace() -> Result<(), Errno> {
+/// nothing here can open a file that waits for us. Unmounts outside still arrive here; of mounts of which they would not, as on a system
+/// without shared mounts, only those of the system stay, and what `needed` lies on. Needs CAP_SYS_ADMIN (root).
+pub fn own_mount_namespace(needed: &[&Path]) -> Result<(), Errno> {
     let errno = |error: nix::errno::Errno| Errno(error as i32);
     unshare(CloneFlags::CLONE_NEWNS).map_err(errno)?;
     let none: Option<&str> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none).map_err(errno)?;
-    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return Ok(()) };
+    let_go_of(|table| on_ublk(table, Path::new("/sys")));
+    // Where a link leads to is what is mounted.
+    let needed: Vec<PathBuf> =
+        needed.iter().map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())).collect();
+    let_go_of(|table| unheard_of(table, &needed));
+    Ok(())
+}
+
+/// Unmounts, here alone, what is chosen of all mounts.
+fn let_go_of(choose: impl FnOnce(&str) -> Vec<PathBuf>) {
+    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return };
     // Later mounts may lie on earlier ones.
-    for target in on_ublk(&table, Path::new("/sys")).into_iter().rev() {
+    for target in choose(&table).into_iter().rev() {
         if let Err(error) = umount2(&target, MntFlags::MNT_DETACH) {
-            tracing::warn!(target = %target.display(), %error, "a filesystem on a ublk device stays mounted in this daemon");
+            tracing::warn!(target = %target.display(), %error, "a filesystem stays mounted in this daemon");
         }
     }
-    Ok(())
 }
 
 /// A line of proc_pid_mountinfo(5).
@@ -63,6 +78,8 @@ pub(crate) struct Mount {
     pub(crate) number: String,
     target: PathBuf,
     pub(crate) source: PathBuf,
+    /// What is mounted and unmounted there elsewhere is so here.
+    follows: bool,
 }
 
 impl Mount {
@@ -71,7 +88,8 @@ impl Mount {
         let mut fields = left.split(' ').skip(2);
         let number = fields.next()?.to_owned();
         let target = unescaped(fields.nth(1)?)?;
-        Some(Self { number, target, source: unescaped(right.split(' ').nth(1)?)? })
+        let follows = fields.any(|field| field.starts_with("master:"));
+        Some(Self { number, target, source: unescaped(right.split(' ').nth(1)?)?, follows })
     }
 
     /// What `sys` has of its block device.
@@ -93,6 +111,16 @@ fn on_ublk(table: &str, sys: &Path) -> Vec<PathBuf> {
     let mounts: Vec<Mount> = table.lines().filter_map(Mount::of).collect();
     let lies = |mount: &&Mount| mount.device(sys).is_some_and(|device| lies_on_ublk(&device, &mounts, sys, MAX_LAYERS));
     mounts.iter().filter(lies).map(|mount| mount.target.clone()).collect()
+}
+
+/// Where something is mounted of whose unmounting elsewhere nothing is heard, and on which nothing lies that is needed.
+fn unheard_of(table: &str, needed: &[PathBuf]) -> Vec<PathBuf> {
+    let is_needed = |target: &Path| {
+        let mut holds = MOUNTS.iter().map(Path::new).chain(needed.iter().map(PathBuf::as_path));
+        holds.any(|path| path.starts_with(target)) || TREES.iter().any(|tree| target.starts_with(tree))
+    };
+    let mounts = table.lines().filter_map(Mount::of);
+    mounts.filter(|mount| !mount.follows && !is_needed(&mount.target)).map(|mount| mount.target).collect()
 }
 
 /// Whether the device of that directory in `sys` is one of ublk, or made of one; `layers` may be below it.
@@ -135,6 +163,22 @@ fn unescaped(text: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_follows_no_unmount_elsewhere_is_let_go_unless_it_is_needed() {
+        let table = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                     23 22 0:5 / /dev rw - devtmpfs dev rw\n\
+                     24 23 0:6 / /dev/shm rw - tmpfs tmpfs rw\n\
+                     25 22 0:7 / /run rw - tmpfs tmpfs rw\n\
+                     26 25 8:1 / /run/media/stick rw - vfat /dev/sda1 rw\n\
+                     27 22 8:2 / /srv rw - ext4 /dev/sda2 rw\n\
+                     28 27 8:3 / /srv/trine rw - ext4 /dev/sda3 rw\n\
+                     29 27 8:4 / /srv/other rw - ext4 /dev/sda4 rw\n\
+                     30 22 8:5 / /mnt/my\\040disk rw - ext4 /dev/sda5 rw\n\
+                     31 22 8:6 / /home rw shared:7 master:3 - ext4 /dev/sda6 rw\n";
+        let found = unheard_of(table, &[PathBuf::from("/srv/trine/attached")]);
+        assert_eq!(found, ["/run/media/stick", "/srv/other", "/mnt/my disk"].map(PathBuf::from));
+    }
 
     #[test]
     fn only_filesystems_on_ublk_devices_are_found_whatever_is_in_between() {
