@@ -6,7 +6,7 @@
 use crate::error::TargetError;
 use crate::happening::Happening;
 use crate::limits::{ANSWER, CONTROL_IO, CONTROL_LINE, DETACH_CALL, DRAIN, GIVE_UP, LAST_CALL, LOCK_POLL};
-use crate::record::{Holder, Place, Record, start_time};
+use crate::record::{Holder, Place, Record, is_stopped, start_time};
 use crate::subject::is_ended;
 use crate::ublk;
 use crate::view::TargetView;
@@ -106,7 +106,20 @@ fn ask(place: &Place, command: &str) -> Result<String, TargetError> {
         BufReader::new(stream).read_line(&mut answer)?;
         Ok(answer)
     };
-    ask().map_err(|error: std::io::Error| silent(place, error.to_string()))
+    ask().map_err(|error: std::io::Error| silent(place, why_silent(place, &error)))
+}
+
+/// Why nothing was heard of it.
+fn why_silent(place: &Place, error: &std::io::Error) -> String {
+    // Somebody has stopped it, as a debugger does or Ctrl-Z.
+    let stopped = place.holder().filter(|holder| is_stopped(holder.pid));
+    match (stopped, error.kind()) {
+        (Some(Holder { pid, .. }), _) => format!("process {pid} is stopped; `kill -CONT {pid}` lets it go on"),
+        (None, ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            format!("nothing was heard of it within {} s", (CONTROL_IO + ANSWER).as_secs())
+        }
+        (None, _) => error.to_string(),
+    }
 }
 
 /// A target takes its lock first, and listens a moment later.
@@ -233,5 +246,31 @@ fn reason(place: &Place) -> String {
             None => format!("{} requests are in flight", look.target.requests),
         },
         Err(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_target_that_does_not_answer_is_said_to_be_stopped_if_it_is() {
+        let dir = std::env::temp_dir().join(format!("trine-silent-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (place, mut target) = (Place::new(&dir, "db"), Command::new("sleep").arg("60").spawn().unwrap());
+        let pid = target.id();
+        std::fs::write(dir.join("db.pid"), format!("{pid} {}\n", start_time(pid).unwrap())).unwrap();
+        let why = || why_silent(&place, &ErrorKind::WouldBlock.into());
+        assert_eq!(why(), "nothing was heard of it within 10 s");
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGSTOP).unwrap();
+        let until = Instant::now() + GIVE_UP;
+        while !is_stopped(pid) && Instant::now() < until {
+            thread::sleep(LOCK_POLL);
+        }
+        assert_eq!(why(), format!("process {pid} is stopped; `kill -CONT {pid}` lets it go on"));
+        target.kill().unwrap();
+        target.wait().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -259,10 +259,20 @@ fn remove(paths: &[PathBuf]) -> Result<(), TargetError> {
 
 /// When process `pid` started, in clock ticks since boot; `None` if there is none.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    field(pid, 22)?.parse().ok()
+}
+
+/// Is process `pid` there, and stopped by a signal or a debugger?
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    field(pid, 3).is_some_and(|state| ["T", "t"].contains(&state.as_str()))
+}
+
+/// A field, from the third on, of proc_pid_stat(5).
+fn field(pid: u32, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything; what follows its last parenthesis is numbers, of which the 20th is field 22.
+    // The name, which is the second, may hold anything, parentheses too.
     let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+    fields.split_ascii_whitespace().nth(number.checked_sub(3)?).map(str::to_owned)
 }
 
 #[cfg(test)]

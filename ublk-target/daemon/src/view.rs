@@ -1,5 +1,6 @@
 //! What a target tells about itself: copied out of the machine, sent over the control socket as one JSON object.
 
+use conductor_model::ShardId;
 use driver::Address;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -100,12 +101,6 @@ pub struct TraceView {
 impl TargetView {
     /// What the volume clients of all lanes say.
     pub(crate) fn of(lanes: &[View]) -> Self {
-        let waiting = |wait: &ShardWait| WaitView {
-            shard: wait.shard.to_string(),
-            parts: wait.parts,
-            longest_ms: wait.longest.as_millis(),
-            reason: wait.reason.clone(),
-        };
         let link = |link: &volume_client::LinkView| LinkView {
             endpoint: link.endpoint.to_string(),
             state: link.state.clone(),
@@ -129,7 +124,7 @@ impl TargetView {
             size: lanes.iter().map(|lane| lane.size.0).max().unwrap_or(0),
             fenced: lanes.iter().any(|lane| lane.fenced),
             requests: lanes.iter().map(|lane| lane.requests).sum(),
-            waiting: lanes.iter().flat_map(|lane| lane.waiting.iter().map(waiting)).collect(),
+            waiting: waiting(lanes.iter().flat_map(|lane| &lane.waiting)),
             links: lanes.iter().flat_map(|lane| lane.links.iter().map(link)).collect(),
             sessions: Vec::new(),
             refs: lanes.iter().flat_map(|lane| lane.refs.iter().cloned()).collect(),
@@ -154,5 +149,43 @@ impl TargetView {
         for (name, value) in counters.named() {
             self.count(name, value);
         }
+    }
+}
+
+/// Each shard once, however many lanes have something that waits for it; the oldest says why.
+fn waiting<'a>(of_lanes: impl Iterator<Item = &'a ShardWait>) -> Vec<WaitView> {
+    let mut shards: BTreeMap<ShardId, WaitView> = BTreeMap::new();
+    for ShardWait { shard, parts, longest, reason } in of_lanes {
+        let longest_ms = longest.as_millis();
+        let nothing = || WaitView { shard: shard.to_string(), parts: 0, longest_ms: 0, reason: reason.clone() };
+        let of = shards.entry(*shard).or_insert_with(nothing);
+        of.parts += parts;
+        if longest_ms > of.longest_ms {
+            (of.longest_ms, of.reason) = (longest_ms, reason.clone());
+        }
+    }
+    shards.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conductor_model::{ShardIndex, VolumeId};
+    use driver::Span;
+
+    #[test]
+    fn a_shard_that_several_lanes_wait_for_is_told_once_with_its_oldest_reason() {
+        let shard = |index| ShardId { volume: VolumeId(1), index: ShardIndex(index) };
+        let wait = |index, seconds, reason: &str| ShardWait {
+            shard: shard(index),
+            parts: 2,
+            longest: Span::seconds(seconds),
+            reason: reason.to_owned(),
+        };
+        let waits = [wait(3, 1, "new"), wait(0, 1, "other"), wait(3, 5, "old"), wait(3, 2, "newer")];
+        let told = |wait: WaitView| (wait.shard, wait.parts, wait.longest_ms, wait.reason);
+        let seen: Vec<_> = waiting(waits.iter()).into_iter().map(told).collect();
+        let whole = |index, parts, ms, reason: &str| (shard(index).to_string(), parts, ms, reason.to_owned());
+        assert_eq!(seen, [whole(0, 2, 1000, "other"), whole(3, 6, 5000, "old")]);
     }
 }
