@@ -6,7 +6,7 @@
 
 use crate::background;
 use crate::config::ClusterArgs;
-use crate::output::{Exit, Failure, Format, Outcome, OutputArgs, Size, print, time};
+use crate::output::{Exit, Failure, Format, Outcome, OutputArgs, Size, note, print, time};
 use crate::trace::{self};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use target_daemon::{
-    Address, ClientError, FrontEnd, Limits, NbdTls, Options, Place, Range, Shared, Subject, TargetError, Transport,
-    detach,
+    Address, ClientError, FrontEnd, Kept, Limits, NbdTls, Options, Place, Range, Shared, Subject, TargetError,
+    Transport, detach, kept,
 };
 use tls::{Identity, PemFiles};
 use wire::{KEY_MARK, Key};
@@ -52,9 +52,9 @@ pub(crate) struct AttachArgs {
     /// Serve NBD clients over TLS that show no certificate of ca-cert.pem's, too
     #[arg(long, requires = "tls_certs")]
     tls_any_client: bool,
-    /// Threads that serve the block device
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "nbd", value_parser = clap::value_parser!(u16).range(1..=64))]
-    queues: u16,
+    /// Threads that serve the block device; one that waits for its target keeps its own, and its depth [default: 1]
+    #[arg(long, value_name = "N", conflicts_with = "nbd", value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: Option<u16>,
     /// Requests in flight, per queue [default: 128; 256 for NBD]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     depth: Option<u16>,
@@ -237,6 +237,7 @@ impl From<TargetError> for Failure {
             | TargetError::Busy { .. }
             | TargetError::Waits(_)
             | TargetError::WaitsToWrite(_)
+            | TargetError::WaitsToRead(_)
             | TargetError::Refused { .. }
             | TargetError::Runs(_)
             | TargetError::Exists(_)
@@ -262,6 +263,10 @@ pub(crate) fn attach(args: AttachArgs) -> Outcome {
         return background::serve(|| options(args));
     }
     let output = args.output;
+    let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
+    if let Some(what) = kept(&place).filter(|_| args.nbd.is_none()).and_then(|kept| kept_otherwise(&args, &kept)) {
+        note(format_args!("trine: {what}"));
+    }
     if args.foreground {
         return Ok(target_daemon::run(options(args)?, |record| {
             let line = match output.output {
@@ -278,7 +283,6 @@ pub(crate) fn attach(args: AttachArgs) -> Outcome {
             "--trace shows tables to people: say -o table, or ask `trine attached --trace -o json` again and again";
         return Err(Failure::usage(why));
     }
-    let place = Place::new(&records(&args.cluster)?, &args.volume.to_string());
     let sockets = args.trace.then(|| trace::sockets(&args.cluster)).transpose()?;
     options(args)?;
     let device = background::spawn(&place)?;
@@ -289,6 +293,18 @@ pub(crate) fn attach(args: AttachArgs) -> Outcome {
         Failure { why: unsaid.why.context(what), ..unsaid }
     })?;
     sockets.map_or(Ok(()), |sockets| trace::follow(&place, &sockets))
+}
+
+/// That a device which is to be taken over is not what was asked for, if it is not.
+fn kept_otherwise(args: &AttachArgs, Kept { device, queues, depth }: &Kept) -> Option<String> {
+    let is = |asked: Option<u16>, is: u16| asked.is_none_or(|asked| asked == is);
+    if is(args.queues, *queues) && is(args.depth, *depth) {
+        return None;
+    }
+    let volume = &args.volume;
+    Some(format!(
+        "{device}, which waits for its target, keeps --queues {queues} and --depth {depth}: `trine detach {volume}` first to have others"
+    ))
 }
 
 /// The device; to programs all that is recorded of the attachment.
@@ -343,7 +359,7 @@ fn options(args: AttachArgs) -> Outcome<Options> {
                 let tls = nbd_tls(args.nbd_tls, args.tls_certs.as_deref(), args.tls_any_client)?;
                 FrontEnd::Nbd { listen, plaintext: args.plaintext, tls }
             }
-            None => FrontEnd::Ublk { queues: args.queues },
+            None => FrontEnd::Ublk { queues: args.queues.unwrap_or(1) },
         },
         subject: args.volume,
         force: args.force,

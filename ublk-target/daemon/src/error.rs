@@ -43,6 +43,9 @@ pub enum TargetError {
     /// The like, and to be attached read-only: what it was told to write would fail.
     #[error("{} still has {}, which is written to and waits for its target: leave --read-only out, or `trine detach {}` first", .0.volume, .0.device, .0.volume)]
     WaitsToWrite(Box<Record>),
+    /// The other way round: a device that is read-only stays so.
+    #[error("{} still has {}, which is read-only and waits for its target: say --read-only, or `trine detach {}` first", .0.volume, .0.device, .0.volume)]
+    WaitsToRead(Box<Record>),
     /// What it was to hold of a shared volume.
     #[error("volume {0} is not attached: another client holds a range that was asked for; --range-wait waits for it")]
     RangeTaken(String),

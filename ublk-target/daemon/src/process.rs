@@ -126,7 +126,6 @@ fn hold(options: Options, place: &Place, stops: SigSet, ready: impl FnOnce(&Reco
     let (tell, heard) = channel();
     listen(place, stops, &tell)?;
     let former = former(place, &options)?;
-    let options = Options { read_only: options.read_only || former.is_read_only(), ..options };
     let prepared = prepare(&options, former, &heard)?;
     let former = &prepared.former;
     let Options { subject, conductor, read_only, shared, force, .. } = &options;
@@ -228,11 +227,6 @@ impl Former {
         let has_clients = |record: &&Record| !force && matches!(front_end, FrontEnd::Nbd { .. }) && is_export(record);
         self.record.as_ref().filter(|record| self.recover.is_some() || has_clients(record))
     }
-
-    /// A device that is taken over stays what it is: its users share the volume with other readers.
-    fn is_read_only(&self) -> bool {
-        self.recover.is_some() && self.record.as_ref().is_some_and(|record| record.read_only)
-    }
 }
 
 fn former(place: &Place, options: &Options) -> Result<Former, TargetError> {
@@ -244,6 +238,12 @@ fn former(place: &Place, options: &Options) -> Result<Former, TargetError> {
         // Writes that wait in it would fail, and a filesystem with them.
         (Some(_), FrontEnd::Ublk { .. }) if options.read_only && !record.read_only => {
             Err(TargetError::WaitsToWrite(Box::new(record)))
+        }
+        // It stays what it is, and who attaches is to know: its users share the volume with other readers.
+        (Some(_), FrontEnd::Ublk { .. })
+            if record.read_only && !options.read_only && !options.subject.is_snapshot() =>
+        {
+            Err(TargetError::WaitsToRead(Box::new(record)))
         }
         (recover, _) => Ok(Former { recover, client: record.client.clone(), record: Some(record) }),
     }
@@ -466,8 +466,8 @@ mod tests {
     use conductor_model::{AttachGeneration, VolumeId};
 
     #[test]
-    fn a_device_that_is_taken_over_stays_read_only_and_an_exports_clients_are_not_forgotten() {
-        let record = |read_only| Record {
+    fn what_goes_on_is_a_device_that_is_taken_over_or_an_exports_clients() {
+        let record = || Record {
             volume: "db".into(),
             snapshot: None,
             cluster: ClusterId(1),
@@ -478,19 +478,16 @@ mod tests {
             device: "/dev/ublkb3".into(),
             client: "host/db".into(),
             generation: AttachGeneration(3),
-            read_only,
+            read_only: false,
             starting: false,
         };
-        let of = |recover, read_only| Former { recover, client: "host/db".into(), record: Some(record(read_only)) };
-        assert!(of(Some(3), true).is_read_only());
-        assert!(!of(Some(3), false).is_read_only(), "it was writable");
-        assert!(!of(None, true).is_read_only(), "it is made anew");
         let nbd = FrontEnd::Nbd { listen: Address::Unix("/run/x".into()), plaintext: false, tls: NbdTls::Off };
         let device = FrontEnd::Ublk { queues: 1 };
-        let goes_on = |recover, force, front_end| of(recover, false).goes_on(force, front_end).is_some();
+        let of = |recover| Former { recover, client: "host/db".into(), record: Some(record()) };
+        let goes_on = |recover, force, front_end| of(recover).goes_on(force, front_end).is_some();
         assert!(goes_on(Some(3), false, &device) && goes_on(Some(3), true, &device) && !goes_on(None, false, &device));
         assert!(!goes_on(None, false, &nbd), "a device that is gone has no clients");
-        let export = Record { device: "nbd://127.0.0.1:10809/db".into(), ..record(false) };
+        let export = Record { device: "nbd://127.0.0.1:10809/db".into(), ..record() };
         let former = Former { recover: None, client: "host/db".into(), record: Some(export) };
         let goes_on = |force, front_end| former.goes_on(force, front_end).is_some();
         assert!(goes_on(false, &nbd) && !goes_on(true, &nbd), "an export's may still be there");

@@ -11,7 +11,7 @@ use crate::happening::Happening;
 use crate::limits::{
     GROW_AGAIN, LET_GO, LOCK_POLL, LOOK, QUEUES_EVERY, RDMA_NETWORK, TLS_NETWORK, UBLK_DEPTH, UBLK_NETWORK,
 };
-use crate::record::Record;
+use crate::record::{Place, Record};
 use crate::setup::{Setup, say};
 use crate::view::TargetView;
 use conductor_model::Bytes;
@@ -78,6 +78,24 @@ fn named(record: &Record) -> Option<(u32, Owner)> {
 fn device_of(record: &Record) -> Result<Option<Found>, TargetError> {
     let Some((id, owner)) = named(record) else { return Ok(None) };
     Ok(ublk_device::find(id, owner)?)
+}
+
+/// A device that waits for its next target, which it is taken over by as it was made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// `/dev/ublkbN`.
+    pub device: String,
+    /// Threads that serve it.
+    pub queues: u16,
+    /// Requests in flight, per queue.
+    pub depth: u16,
+}
+
+/// What waits for the next target of `place`, as far as can be seen.
+pub fn kept(place: &Place) -> Option<Kept> {
+    let record = place.read().ok().flatten().filter(|_| place.is_live().is_ok_and(|live| !live))?;
+    let found = device_of(&record).ok().flatten().filter(|found| found.state != KernelState::Dead)?;
+    Some(Kept { device: record.device, queues: found.queues, depth: found.depth })
 }
 
 /// The number of the attachment's device, if the kernel keeps it, and what it was asked, for the next daemon. One that was never

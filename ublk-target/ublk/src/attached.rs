@@ -43,6 +43,8 @@ pub struct Found {
     pub owner: Owner,
     /// How it stands.
     pub state: KernelState,
+    /// How many queues it has.
+    pub queues: u16,
     /// Requests per queue.
     pub depth: u16,
 }
@@ -131,7 +133,8 @@ pub fn find(id: u32, owner: Owner) -> Result<Option<Found>, DeviceError> {
     }
     match Control::open()?.info(id) {
         Ok(info) if info.owner == Some(owner) => {
-            Ok(Some(Found { id, owner, state: KernelState::of(info.state), depth: info.depth }))
+            let Info { state, queues, depth, .. } = info;
+            Ok(Some(Found { id, owner, state: KernelState::of(state), queues, depth }))
         }
         // Its number may be another one's by now.
         Ok(_) | Err(DeviceError::NoDevice(_)) => Ok(None),
