@@ -107,7 +107,8 @@ pub(crate) struct AttachArgs {
 pub(crate) struct DetachArgs {
     /// The volume, or VOLUME@SNAPSHOT
     volume: Subject,
-    /// End it although it is in use or does not answer; what is in flight fails at once, and not only if it is not over after 10 s
+    /// End it although it is in use or does not answer, or its record was lost; what is in flight fails at once, and not only if it is not over
+    /// after 10 s
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -238,6 +239,7 @@ impl From<TargetError> for Failure {
             | TargetError::Waits(_)
             | TargetError::WaitsToWrite(_)
             | TargetError::WaitsToRead(_)
+            | TargetError::Unrecorded { .. }
             | TargetError::Refused { .. }
             | TargetError::Runs(_)
             | TargetError::Exists(_)

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use target_daemon::{Place, Record, TargetError, TargetView, look};
+use target_daemon::{Place, Record, TargetError, TargetView, look, unrecorded};
 
 #[derive(Args)]
 pub(crate) struct AttachedArgs {
@@ -94,10 +94,16 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
         });
     }
     args.output.print(&all, |all| people(all))?;
+    let recorded = all.iter().filter_map(|attached| match &attached.known {
+        Known::Record(record) => Some(record.device.clone()),
+        Known::Nothing { .. } => None,
+    });
+    let mut recorded: BTreeSet<String> = recorded.collect();
     for elsewhere in usual_places(&args.cluster)? {
         // One that cannot be looked at has nothing to mention.
-        let volumes: Vec<String> = Place::all(&elsewhere.join("attached"))
-            .unwrap_or_default()
+        let places = Place::all(&elsewhere.join("attached")).unwrap_or_default();
+        recorded.extend(places.iter().filter_map(|place| Some(place.read().ok()??.device)));
+        let volumes: Vec<String> = places
             .into_iter()
             .filter(|place| place.is_live().unwrap_or(false))
             .map(|place| place.volume().to_owned())
@@ -108,6 +114,13 @@ pub(crate) fn attached(args: &AttachedArgs) -> Outcome {
                 "trine: also attached to this host, recorded in {dir}: {volumes}; see `trine attached --dir {dir}`"
             ));
         }
+    }
+    for (device, volume) in unrecorded(&recorded) {
+        let volume = volume.unwrap_or_else(|| "VOLUME".to_owned());
+        note(format!(
+            "trine: {device} waits for a target of {volume}, and is recorded in another --dir, or its record was lost: \
+             `trine detach {volume} --force` ends it"
+        ));
     }
     Ok(())
 }

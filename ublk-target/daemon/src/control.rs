@@ -209,7 +209,11 @@ fn bring_down(place: &Place, conductor: &Client, force: bool) -> Result<(), Targ
             return Ok(());
         }
     }
-    let Some(record) = place.read()? else { return Err(TargetError::NotAttached { volume: volume() }) };
+    let Some(record) = place.read()? else {
+        // It may have been lost.
+        let ended = force && ublk::forget_unrecorded(place.volume(), conductor)?;
+        return if ended { Ok(()) } else { Err(TargetError::NotAttached { volume: volume() }) };
+    };
     // It died, left its device behind, or could not tell the conductor: we end it in its name.
     let Some(lock) = place.lock()? else { return Err(TargetError::Busy { volume: volume() }) };
     ublk::forget(&record, force)?;

@@ -46,6 +46,17 @@ pub enum TargetError {
     /// The other way round: a device that is read-only stays so.
     #[error("{} still has {}, which is read-only and waits for its target: say --read-only, or `trine detach {}` first", .0.volume, .0.device, .0.volume)]
     WaitsToRead(Box<Record>),
+    /// Its device is there and waits, and nothing here says how to go on with it.
+    #[error(
+        "{volume} still has {device}, which waits for its target, and has no record here: `trine attach {volume}` goes on with it where it was \
+         recorded (--dir); `trine detach {volume} --force` ends it"
+    )]
+    Unrecorded {
+        /// The volume.
+        volume: String,
+        /// `/dev/ublkbN`.
+        device: String,
+    },
     /// What it was to hold of a shared volume.
     #[error("volume {0} is not attached: another client holds a range that was asked for; --range-wait waits for it")]
     RangeTaken(String),

@@ -41,7 +41,7 @@ pub use process::{FrontEnd, Options, run};
 pub use record::{Holder, Lock, Place, Record};
 pub use setup::{NbdTls, Shared};
 pub use subject::Subject;
-pub use ublk::{Kept, kept};
+pub use ublk::{Kept, kept, unrecorded};
 pub use view::{LinkView, SessionView, TargetView, TraceView, WaitView};
 pub use visit::{Visit, is_visited};
 pub use volume_client::{ClientError, Limits, Range, Transport};

@@ -345,7 +345,7 @@ fn bring_up(
     };
     let (asks, asked) = sync_channel(1);
     let (conductor, subject, news) = (options.conductor.clone(), options.subject.clone(), tell.clone());
-    let whose = (map.volume, map.snapshot);
+    let (whose, force) = ((map.volume, map.snapshot), options.force);
     spawn("maps", move || maps::run(&conductor, &subject, whose, &asked, &news))?;
     let setup = setup(options, former.client, map);
     match front {
@@ -367,7 +367,7 @@ fn bring_up(
                 // From here on a device may be ours, whose number nobody knows yet.
                 place.write(&record)?;
             }
-            let shape = UblkShape { queues, owner, recover, half_started };
+            let shape = UblkShape { queues, owner, recover, half_started, force };
             let made = UblkMade::make(setup, &shape, asks)?;
             let record = Record { device: made.path().display().to_string(), ..record };
             // Before the kernel makes a block device of it: whatever becomes of us, it can be found.

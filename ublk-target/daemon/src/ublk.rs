@@ -13,10 +13,13 @@ use crate::limits::{
 };
 use crate::record::{Place, Record};
 use crate::setup::{Setup, say};
+use crate::subject::Subject;
 use crate::view::TargetView;
+use conductor_client::Client;
 use conductor_model::Bytes;
 use conductor_model::api::VolumeMap;
 use memory::{Arena, ArenaOptions, Backing, Shares};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,6 +65,8 @@ pub(crate) struct UblkShape {
     pub(crate) recover: Option<u32>,
     /// Its target did not live to see it started.
     pub(crate) half_started: bool,
+    /// The volume is taken from whoever has it: one that waits here, too.
+    pub(crate) force: bool,
 }
 
 /// The number of a device that Trine serves or served: from `/dev/ublkbN`.
@@ -153,6 +158,35 @@ fn sweep(owner: Owner) -> Result<(), DeviceError> {
     Ok(())
 }
 
+fn waiting_of(owner: Owner) -> Result<Vec<Found>, DeviceError> {
+    let mut all = ublk_device::waiting()?;
+    all.retain(|found| found.owner == owner);
+    Ok(all)
+}
+
+/// Devices of Trine's that wait for a target and are not of these, as far as can be seen: by path, and the volume's name if they have it still.
+pub fn unrecorded(recorded: &BTreeSet<String>) -> Vec<(String, Option<String>)> {
+    let all = ublk_device::waiting().unwrap_or_default().into_iter().map(|found| found.path());
+    let others = all.filter(|path| !recorded.contains(&path.display().to_string()));
+    others.map(|path| (path.display().to_string(), ublk_device::link_of(&path))).collect()
+}
+
+/// Ends devices that wait for a target of the volume and have no record. False if there are none, or the conductor does not say whose they
+/// would be.
+pub(crate) fn forget_unrecorded(volume: &str, conductor: &Client) -> Result<bool, TargetError> {
+    let whose = || {
+        let map = volume.parse::<Subject>().ok()?.map(conductor).ok()?;
+        Some(Owner::of(conductor.version().ok()?.cluster, map.volume, map.snapshot))
+    };
+    let Some(owner) = whose() else { return Ok(false) };
+    let all = waiting_of(owner)?;
+    for found in &all {
+        ublk_device::forget(found.id, owner, Asking::Nothing)?;
+        ublk_device::unlink(volume, &found.path())?;
+    }
+    Ok(!all.is_empty())
+}
+
 /// To be called before the process has a second thread. Beside its records it needs no files that are the user's.
 pub(crate) fn prepare_process(records: &Path) -> Result<(), TargetError> {
     let system =
@@ -209,6 +243,14 @@ impl UblkMade {
             && let Err(error) = sweep(shape.owner)
         {
             tracing::warn!(%error, "a device that a killed target had made is still there");
+        }
+        // Whose record was lost. Of those that are only read there may be several, from several directories.
+        if shape.recover.is_none()
+            && !shape.force
+            && !options.read_only
+            && let Some(left) = waiting_of(shape.owner)?.first()
+        {
+            return Err(TargetError::Unrecorded { volume, device: left.path().display().to_string() });
         }
         Ok(Self { device: Device::make(&options, build, on_letter)?, volume, size, owner: shape.owner })
     }

@@ -49,6 +49,17 @@ pub struct Found {
     pub depth: u16,
 }
 
+impl Found {
+    fn of(&Info { id, state, queues, depth, .. }: &Info, owner: Owner) -> Self {
+        Self { id, owner, state: KernelState::of(state), queues, depth }
+    }
+
+    /// `/dev/ublkbN`.
+    pub fn path(&self) -> PathBuf {
+        path_of(self.id)
+    }
+}
+
 /// A device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KernelDevice {
@@ -132,14 +143,17 @@ pub fn find(id: u32, owner: Owner) -> Result<Option<Found>, DeviceError> {
         return Ok(None);
     }
     match Control::open()?.info(id) {
-        Ok(info) if info.owner == Some(owner) => {
-            let Info { state, queues, depth, .. } = info;
-            Ok(Some(Found { id, owner, state: KernelState::of(state), queues, depth }))
-        }
+        Ok(info) if info.owner == Some(owner) => Ok(Some(Found::of(&info, owner))),
         // Its number may be another one's by now.
         Ok(_) | Err(DeviceError::NoDevice(_)) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// All devices of Trine's of which the kernel says that they wait for a daemon, as far as can be said at once.
+pub fn waiting() -> Result<Vec<Found>, DeviceError> {
+    let found = ours()?.into_iter().map(|(info, owner)| Found::of(&info, owner));
+    Ok(found.filter(|found| found.state == KernelState::Waiting).collect())
 }
 
 /// Does the kernel send FLUSH to that device?

@@ -29,7 +29,9 @@ mod queue;
 mod queues;
 mod volume;
 
-pub use attached::{Asking, Found, KernelDevice, KernelState, find, forget, is_write_back, known, sweep, whose};
+pub use attached::{
+    Asking, Found, KernelDevice, KernelState, find, forget, is_write_back, known, sweep, waiting, whose,
+};
 pub use device::{Device, Ended};
 pub use error::{BuildError, DeviceError, QueueFailure};
 pub use executor::{Executor, QueueId};
