@@ -445,6 +445,8 @@ pub struct Counters {
     pub records: u64,
     /// Generations of changes that a fold took up, each followed by a checkpoint.
     pub folds: u64,
+    /// Of these, such that took up only the oldest part of a generation, as most of that was written again.
+    pub parts: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
     /// Blocks of the journal that a checkpoint left there, as newer ones hide them.

@@ -70,6 +70,8 @@ moments! {
     FoldMove "fold: data moves home"
     /// The fold writing metadata.
     FoldPages "fold: metadata pages"
+    /// The fold taking up the oldest part of a generation.
+    FoldPart "fold: the oldest part"
     /// A superblock being written.
     Superblock "superblock"
     /// A layer being merged into the one above it.

@@ -1,8 +1,9 @@
 //! Where stores are stopped.
 //!
-//! Two kinds of seeds, [`POINTS`] points each. A *sweep* (every third seed) runs one workload again and again from a fresh store and
+//! Three kinds of seeds, [`POINTS`] points each. A *sweep* (every third seed) runs one workload again and again from a fresh store and
 //! stops it at durable write or sync number b + 1, b + 2, …: at every one. A *journey* lives on one set of disks. It is stopped
-//! where chance has it, some places far from the last, or in the midst of what it has met least.
+//! where chance has it, some places far from the last, or in the midst of what it has met least; a *hot* one where a few blocks that are written
+//! over and over are folded a part at a time.
 
 use crate::disk::Stop;
 use crate::engine::{Ability, Engine, Shape};
@@ -16,6 +17,8 @@ pub const POINTS: u64 = 50;
 const SWEEP_STARTS: [u64; 4] = [0, 50, 300, 1_000];
 /// Deepest a journey goes between two stops, in durable writes and syncs.
 const FAR: u64 = 400;
+/// Every so many seeds there is one whose copies are written where they were written just before.
+const HOT: u64 = 10;
 /// Turns that a journey waits for the moment it aims at.
 const PATIENCE: u32 = 1_500;
 
@@ -29,7 +32,11 @@ pub struct Outcome {
 
 /// Run a seed, or a sweep's single point of it (a journey runs up to it). `at` is told of each point before it is run.
 pub fn run<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome {
-    if seed.is_multiple_of(3) { sweep::<E>(seed, only, at) } else { journey::<E>(seed, only, at) }
+    match seed {
+        _ if seed.is_multiple_of(3) => sweep::<E>(seed, only, at),
+        _ if seed % HOT == HOT - 1 && E::meets(Moment::FoldPart) => hot_journey::<E>(seed, only, at),
+        _ => journey::<E>(seed, only, at),
+    }
 }
 
 fn sweep<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome {
@@ -88,6 +95,29 @@ fn journey<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome
     Outcome { points: last, counts: world.counts }
 }
 
+/// The same few blocks over and over: stopped in the midst of a fold of what is oldest, or some steps on.
+fn hot_journey<E: Engine>(seed: u64, only: Option<u64>, at: &dyn Fn(u64)) -> Outcome {
+    let mut world = World::<E>::with(Shape { journal: seed / HOT % 2, data_blocks: 9_000, copies: 5 }, seed);
+    let last = only.map_or(POINTS, |point| point + 1);
+    for point in 0..last {
+        at(point);
+        for _ in 0..PATIENCE {
+            world.mood = Mood::Hot;
+            world.act();
+            assert!(world.turn(), "nothing stops this");
+            if world.is_in(Moment::FoldPart) {
+                break;
+            }
+        }
+        let (steps, reach) = (world.disks.steps(), 1 << world.rng.below(7));
+        world.disks.set_stop(Stop::Step(steps + world.rng.below(reach)));
+        work(&mut world);
+        world.crash();
+    }
+    world.end_of_world();
+    Outcome { points: last, counts: world.counts }
+}
+
 /// The same few blocks over and over, without durability, on a store whose journal is on a disk of its own: power is cut whenever
 /// `wanted` says so of the store. How often it did.
 pub fn hot<E: Engine>(seed: u64, wanted: impl Fn(&E::Store) -> bool) -> u64 {
@@ -115,7 +145,7 @@ pub fn hot<E: Engine>(seed: u64, wanted: impl Fn(&E::Store) -> bool) -> u64 {
 /// Work until the moment that this world has met least, then a few steps on.
 fn work_until<E: Engine>(world: &mut World<E>) {
     let mut aims: Vec<Moment> = Moment::ALL.iter().copied().filter(|moment| E::meets(*moment)).collect();
-    aims.retain(|moment| *moment != Moment::Recovery);
+    aims.retain(|moment| !matches!(moment, Moment::Recovery | Moment::FoldPart));
     let least = aims.iter().map(|moment| world.counts.moments.get(*moment)).min().unwrap_or(0);
     aims.retain(|moment| world.counts.moments.get(*moment) == least);
     let aim = aims[world.rng.index(aims.len())];

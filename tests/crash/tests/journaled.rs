@@ -21,6 +21,12 @@ fn what_is_left_where_it_was_is_lost_only_when_what_hides_it_is_durable() {
 }
 
 #[test]
+fn a_part_of_the_journal_is_cut_off_only_when_what_hides_some_of_it_is_durable() {
+    let met: u64 = (0..4).map(|seed| points::hot::<Journaled>(seed, JournaledStore::has_folded_part)).sum();
+    assert!(met >= 50, "{met} power cuts behind such a fold");
+}
+
+#[test]
 fn damage_in_one_place_is_never_wrong_data_and_is_repaired() {
     rot::run::<Journaled>(0, None, &|_| ());
 }

@@ -23,5 +23,5 @@ mod time;
 pub use conn::{Binding, Conn, ConnId, Proven, Provider, why};
 pub use machine::{Machine, Outbox, Vecs};
 pub use memory::Part;
-pub use op::{Address, DiskIndex, Done, Errno, ListenerId, Op, StreamId};
+pub use op::{Address, DiskIndex, Done, Errno, ListenerId, Messages, Op, Parts, StreamId};
 pub use time::{Span, Time};

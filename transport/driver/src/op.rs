@@ -73,6 +73,13 @@ impl std::fmt::Debug for Errno {
     }
 }
 
+/// Pieces of memory that an operation reads one after the other. An operation is moved from hand to hand some ten times, so that it has room for
+/// one only; where many come together their list is used again.
+pub type Parts = SmallVec<[Part; 1]>;
+
+/// One hold for each message of a send.
+pub type Messages = SmallVec<[Hold<Conn, why::Tx>; 1]>;
+
 /// An operation. Offsets and lengths on disks are multiples of 4096, and so is the memory's alignment (O_DIRECT).
 #[derive(Debug)]
 pub enum Op {
@@ -107,9 +114,9 @@ pub enum Op {
         /// To which stream.
         stream: StreamId,
         /// One hold per message in it.
-        on: SmallVec<[Hold<Conn, why::Tx>; 4]>,
+        on: Messages,
         /// What to send.
-        parts: SmallVec<[Part; 8]>,
+        parts: Parts,
     },
     /// Wait, without reading, until the peer sends nothing more: it closed the stream or its side of it, the stream broke, or it
     /// was shut down here. What came before is still there to be received. One at a time on a stream. Over TCP the peer's end
@@ -160,7 +167,7 @@ pub enum Op {
         /// Byte offset on the disk.
         at: u64,
         /// What to write.
-        parts: SmallVec<[Part; 8]>,
+        parts: Parts,
         /// Done only when it is on stable storage (RWF_DSYNC).
         durable: bool,
     },

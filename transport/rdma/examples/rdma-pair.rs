@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a test: what fails ends it, with where")]
 
 use anyhow::{Context, Result, bail, ensure};
-use driver::{Address, Conn, ConnId, Done, Errno, Op, Part, Provider, Span, StreamId, Time, why};
+use driver::{Address, Conn, ConnId, Done, Errno, Op, Parts, Provider, Span, StreamId, Time, why};
 use memory::{Arena, Class, Filling};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rdma::Rdma;
@@ -144,7 +144,7 @@ impl Bench {
     }
 
     fn parts(&self, bytes: &[&[u8]]) -> Result<Op> {
-        let mut parts: SmallVec<[Part; 8]> = SmallVec::new();
+        let mut parts: Parts = SmallVec::new();
         for bytes in bytes {
             let mut mem = self.arena.take(bytes.len(), Class::Client).context("no memory")?;
             mem.copy_from_slice(bytes);

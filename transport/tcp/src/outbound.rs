@@ -5,10 +5,9 @@
 //!   parts   scratch 0..2 | payload | scratch 2..4 | payload
 //! ```
 
-use driver::{Conn, Part, why};
+use driver::{Conn, Messages, Part, Parts, why};
 use memory::Filling;
 use refcount::Hold;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use wire::{Body, Credits, HEADER_LEN, Header};
 
@@ -33,7 +32,7 @@ pub(crate) struct Message {
 }
 
 /// What a send takes with it.
-pub(crate) type Batch = (SmallVec<[Hold<Conn, why::Tx>; 4]>, SmallVec<[Part; 8]>);
+pub(crate) type Batch = (Messages, Parts);
 
 /// The sending half of a stream.
 #[derive(Default)]

@@ -12,7 +12,7 @@
 //! be made at once; it waits for no memory and no peer for that.
 
 use crate::layer::Desk;
-use driver::{Address, Binding, Conn, Done, Errno, Op, Span, StreamId, Time, why};
+use driver::{Address, Binding, Conn, Done, Errno, Messages, Op, Parts, Span, StreamId, Time, why};
 use memory::{Filling, Part};
 use refcount::Hold;
 use rustls::Connection;
@@ -92,8 +92,8 @@ struct Wanted {
 
 /// The machine's send, and how far it was sealed.
 struct Sending {
-    on: SmallVec<[Hold<Conn, why::Tx>; 4]>,
-    parts: SmallVec<[Part; 8]>,
+    on: Messages,
+    parts: Parts,
     part: usize,
     at: usize,
     total: usize,
@@ -357,7 +357,7 @@ impl Line {
         }
     }
 
-    fn sent(&mut self, on: SmallVec<[Hold<Conn, why::Tx>; 4]>, result: Result<u32, Errno>, desk: &mut Desk) {
+    fn sent(&mut self, on: Messages, result: Result<u32, Errno>, desk: &mut Desk) {
         match &mut self.send {
             // A send of TLS's own has none, and the machine's may have come meanwhile.
             Some(send) if !on.is_empty() => send.on = on,

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// The parts of a send.
-pub type Parts = SmallVec<[Part; 8]>;
+pub type Parts = SmallVec<[Part; 1]>;
 /// The data of a read.
 pub type Data = SmallVec<[Part; 2]>;
 

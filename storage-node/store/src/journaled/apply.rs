@@ -12,7 +12,7 @@ use super::ring::JournalBlock;
 use super::space::Space;
 use crate::{Crcs, Held, HeldKind, StoreDone, StoreError};
 use conductor_model::{BlockRange, Blocks, CopyId};
-use driver::Time;
+use driver::{Time, mutant};
 
 /// What records change.
 #[derive(Debug)]
@@ -273,6 +273,13 @@ impl JournaledStore {
         let over = change.records_left == 0;
         let rest = change.rest.take();
         self.cut -= usize::from(rest.is_some());
+        match &change.work {
+            Work::Write(write) if let Some(Piece::Journal(piece)) = write.pieces.get(piece) => {
+                self.fold.milestones.wrote(piece.part.count.0);
+            }
+            _ if mutant::on("store-milestone-kept") => {}
+            _ => self.fold.milestones.forget(),
+        }
         let mut state = State { catalog: &mut self.catalog, overlay: &mut self.fresh, space: &mut self.space };
         let effect = match &change.work {
             Work::Record(record, _) => state.record(record, change.reserved),

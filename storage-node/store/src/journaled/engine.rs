@@ -147,6 +147,7 @@ pub(super) struct Parts {
 impl JournaledStore {
     pub(super) fn recovered(parts: Parts) -> Self {
         let Parts { place, ring_place, arena, ring, tables, catalog, persisted, fresh, space, superblock, .. } = parts;
+        let fold = Fold::new(persisted, ring.mark(), (parts.work_per_fold, parts.discarded_per_fold));
         Self {
             place,
             ring_place,
@@ -161,7 +162,7 @@ impl JournaledStore {
             copying: BTreeMap::new(),
             lingering: BTreeMap::new(),
             claims: BTreeMap::new(),
-            fold: Fold::new(persisted, (parts.work_per_fold, parts.discarded_per_fold)),
+            fold,
             superblock,
             pending: Slab::new(),
             waiting: VecDeque::new(),

@@ -70,7 +70,8 @@ pub(super) const DISCARD_PIECE: u32 = 8;
 /// thousand a second, and until it is over the journal's room does not come back.
 pub(super) const DISCARDED_PER_FOLD: u32 = 1 << 16;
 /// Patches of one overlay generation: at some 120 B each (three blocks inline, a share of the group) 16 MiB, 32 MiB for both generations; twice
-/// that where each is alone in its group, on volumes of many TiB. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation.
+/// that where each is alone in its group, on volumes of many TiB. A full ring of 1 GiB holds 262,144 blocks, half of them in a generation; or
+/// most, where most of them hide others.
 pub(super) const MAX_PATCHES: usize = 1 << 17;
 /// Of these, as many as the edges of a discard may make.
 pub(super) const PATCHES_PER_DISCARD: usize = 2;
@@ -82,7 +83,19 @@ pub(super) const PASSED_ABOVE: usize = 1 << 11;
 pub(super) const PASSED_FOR: u64 = 4;
 /// A fold begins when the generation has this part of its bound, …
 pub(super) const FOLD_AT: usize = 2;
-/// …or when nothing was asked for so long.
+/// …or, of one whose oldest part was mostly written again, when five eighths of the journal are used, and then only that part is folded.
+pub(super) const FOLD_PART_AT: (u32, u32) = (5, 8);
+/// What is before a milestone is such a part: they are this part of the journal apart.
+pub(super) const MILESTONE_PART: u32 = 8;
+/// It is mostly written again if no more than this part of what was written goes home, …
+pub(super) const MILESTONE_LIVE: u64 = 2;
+/// …which is this part of the journal at most: where something else than blocks came, a part may be half of the journal.
+pub(super) const PART_LIVE: u32 = 16;
+/// Patches of a generation that is folded in parts: all of them are looked at in one turn, some tenths of a millisecond for so many, …
+pub(super) const PARTED_PATCHES: usize = 1 << 14;
+/// …in so many groups at most: 32 GiB of volumes.
+pub(super) const PARTED_GROUPS: usize = 1 << 12;
+/// A fold begins, too, when nothing was asked for so long.
 pub(super) const FOLD_IDLE: Span = Span::millis(1000);
 /// How often a block that is to be moved is read while reads fail, before it counts as damaged: what is moved is given up where it was. Twice
 /// at once and then every [`UNREAD_FOR`]: a cable, a path or a controller may come back. Not more, because the fold waits for it, and a disk may

@@ -359,6 +359,27 @@ impl Overlay {
         returned
     }
 
+    /// Takes out all that was said before a point of the journal, where all that was said since is in the journal; and how many chunks are to be set
+    /// aside beyond those that are.
+    pub(super) fn part_off(&mut self, is_before: impl Fn(JournalBlock) -> bool) -> (Self, u32) {
+        let mut reserved = 0;
+        let such = |spot| !matches!(spot, Spot::Journal(at) if !is_before(at));
+        let patches = self.patches.part_off(|patch| {
+            let mut off = patch.part_off(such)?;
+            if patch.decided() == 0 {
+                off.reserved = std::mem::take(&mut patch.reserved);
+            } else if off.needs_chunk() {
+                // The one may find that the entry has no chunk of its own, and the other that others share it by then.
+                debug_assert!(patch.reserved, "neither promised nor set aside");
+                off.reserved = true;
+                reserved += 1;
+            }
+            Some(off)
+        });
+        let rest = Self { patches: std::mem::take(&mut self.patches), touched: true, ..Self::default() };
+        (Self { patches, ..std::mem::replace(self, rest) }, reserved)
+    }
+
     /// Forget a layer that nothing reads any more.
     pub(super) fn drop_layer(&mut self, layer: LayerId) -> (Returned, Vec<Key>) {
         self.touched = true;

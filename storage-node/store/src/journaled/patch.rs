@@ -109,6 +109,11 @@ impl Patch {
         self.those(|spot| matches!(spot, Spot::Journal(_) | Spot::Direct))
     }
 
+    /// How many blocks are such.
+    pub(super) fn count(&self, such: impl Fn(Spot) -> bool) -> u32 {
+        self.blocks().map(|block| u32::from(such(block.spot))).sum()
+    }
+
     fn those(&self, such: impl Fn(Spot) -> bool) -> Mask {
         self.blocks().filter(|block| such(block.spot)).fold(0, |mask, block| mask | 1 << block.n)
     }
@@ -140,6 +145,23 @@ impl Patch {
             self.blocks.insert(place, packed);
             self.decided |= 1 << n;
         }
+    }
+
+    /// Takes out what it says of blocks that are such; `None` if none is.
+    pub(super) fn part_off(&mut self, such: impl Fn(Spot) -> bool) -> Option<Self> {
+        let parted = self.those(such);
+        if parted == 0 {
+            return None;
+        }
+        let mut off = Self { decided: parted, version: self.version, ..Self::default() };
+        let (mut n, decided) = (0..16, self.decided); // a chunk has 16 blocks
+        self.blocks.retain(|packed| {
+            let is_off = n.find(|n| decided >> n & 1 == 1).is_some_and(|n| parted >> n & 1 == 1);
+            off.blocks.extend(is_off.then_some(*packed));
+            !is_off
+        });
+        self.decided &= !parted;
+        Some(off)
     }
 
     /// It says nothing of any block now.
@@ -183,6 +205,11 @@ mod tests {
             prop_assert_eq!((patch.zeros(), patch.lost()), (zeros, lost));
             prop_assert_eq!(patch.written(), patch.decided() & !(zeros | lost));
             prop_assert_eq!(patch.needs_chunk(), map.values().any(|block| matches!(block.spot, Spot::Journal(_))));
+            let such = |spot| matches!(spot, Spot::Zero | Spot::Direct) || matches!(spot, Spot::Journal(at) if at.0 % 2 == 0);
+            let (off, rest): (Vec<_>, Vec<_>) = map.values().copied().partition(|block| such(block.spot));
+            let parted = patch.part_off(such);
+            prop_assert_eq!(parted.map_or(vec![], |parted| parted.blocks().collect()), off);
+            prop_assert_eq!(patch.blocks().collect::<Vec<_>>(), rest);
             patch.clear();
             prop_assert_eq!((patch.decided(), patch.blocks().count(), patch.get(3)), (0, 0, None));
         }

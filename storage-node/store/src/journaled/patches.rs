@@ -41,6 +41,20 @@ impl Group {
         usize::from(self.places[slot]).checked_sub(1)
     }
 
+    /// Drops patches that say nothing; how many.
+    fn drop_empty(&mut self) -> usize {
+        let before = self.patches.len();
+        let mut kept = Vec::with_capacity(before);
+        for place in self.places.iter_mut().filter(|place| **place > 0) {
+            let patch = std::mem::take(&mut self.patches[usize::from(*place) - 1]);
+            let stays = patch.decided() != 0;
+            kept.extend(stays.then_some(patch));
+            *place = if stays { u8::try_from(kept.len()).unwrap_or(u8::MAX) } else { 0 }; // as many as slots, at most
+        }
+        self.patches = kept;
+        before - self.patches.len()
+    }
+
     /// Its patches from a slot on, in order.
     fn from(&self, slot: usize) -> impl Iterator<Item = (u32, &Patch)> {
         let held = (0u32..).zip(&self.places).skip(slot).filter(|(_, place)| **place > 0);
@@ -113,6 +127,27 @@ impl Patches {
     /// All, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Patch)> {
         self.from((LayerId(0), 0))
+    }
+
+    /// Takes out what `part` takes of each.
+    pub(super) fn part_off(&mut self, mut part: impl FnMut(&mut Patch) -> Option<Patch>) -> Self {
+        let mut off = Self::default();
+        for (&(layer, leaf), group) in &mut self.groups {
+            let mut is_emptied = false;
+            for slot in 0..SLOTS {
+                let Some(place) = group.place(slot) else { continue };
+                let Some(parted) = part(&mut group.patches[place]) else { continue };
+                let chunk = leaf * ENTRIES_PER_LEAF + u32::try_from(slot).unwrap_or(u32::MAX); // a byte
+                *off.entry((layer, chunk)) = parted;
+                is_emptied |= group.patches[place].decided() == 0;
+            }
+            if is_emptied {
+                self.len -= group.drop_empty();
+            }
+        }
+        self.groups.retain(|_, group| !group.patches.is_empty());
+        self.branches = self.groups.keys().map(|(layer, leaf)| (*layer, leaf / LEAVES_PER_BRANCH)).collect();
+        off
     }
 
     /// Takes out all of a layer.

@@ -7,6 +7,7 @@ mod disk;
 mod lose;
 mod lost;
 mod pace;
+mod parts;
 mod places;
 mod space;
 mod superblocks;

@@ -140,6 +140,7 @@ impl Engine for Journaled {
         let chunks = geometry.size().0 - u64::from(geometry.chunks()) * CHUNK;
         let mut moments = vec![];
         moments.extend(store.is_merging().then_some(Moment::Merge));
+        moments.extend(store.is_folding_part().then_some(Moment::FoldPart));
         for open in open {
             if open.disk == ring_disk && ring.contains(&open.at) {
                 moments.push(Moment::Journal);

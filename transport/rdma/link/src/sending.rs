@@ -1,7 +1,6 @@
 //! From one `Send` to messages, windows and WRITEs. The operation owns its parts until the last of them is over.
 
-use driver::{Conn, Done, Op, Part, why};
-use refcount::Hold;
+use driver::{Done, Messages, Op, Part, Parts};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -15,8 +14,8 @@ use crate::work::{Lent, Work};
 /// A `Send` that is not over.
 #[derive(Debug)]
 pub(crate) struct Sending {
-    on: SmallVec<[Hold<Conn, why::Tx>; 4]>,
-    parts: SmallVec<[Part; 8]>,
+    on: Messages,
+    parts: Parts,
     /// The first byte that is not on its way: of which part, and where in it.
     next: usize,
     at: usize,
@@ -32,7 +31,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    pub(crate) fn new(on: SmallVec<[Hold<Conn, why::Tx>; 4]>, parts: SmallVec<[Part; 8]>) -> Self {
+    pub(crate) fn new(on: Messages, parts: Parts) -> Self {
         let (lent, offered) = (VecDeque::new(), VecDeque::new());
         Self { on, parts, next: 0, at: 0, posted: 0, lent, open: 0, spoiled: false, offered }
     }

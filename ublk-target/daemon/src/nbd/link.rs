@@ -10,11 +10,11 @@
 //! A watch for the client's end is posted from the first turn on: a client that is gone is noticed also while it is not read.
 
 use crate::limits::{CHOOSES, HANDSHAKE_DEADLINE, SEND_DEADLINE, SEND_PARTS, TAKES};
-use driver::{Conn, Op, Outbox, Part, StreamId, Time, why};
+use driver::{Conn, Op, Outbox, Parts, StreamId, Time, why};
 use memory::{Arena, Filling};
 use nbd_session::{Closed, Outcome, Session, Ticket};
 use refcount::Hold;
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use volume_client::BlockRequest;
 
 /// Where its stream is.
@@ -252,7 +252,7 @@ impl Link {
             return;
         }
         if let Some(parts) = self.session.take_output(arena, SEND_PARTS) {
-            let parts: SmallVec<[Part; 8]> = parts;
+            let parts: Parts = parts;
             self.sending = Some(now);
             out.submit(Op::Send { stream: self.stream, on: smallvec![self.owner.share()], parts });
         }

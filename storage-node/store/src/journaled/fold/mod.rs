@@ -10,9 +10,11 @@
 //! superblocks that follow.
 
 mod commit;
+mod course;
 mod layers;
 mod lost;
 mod moves;
+mod parts;
 mod patches;
 mod shares;
 
@@ -26,9 +28,11 @@ use super::ring::{JournalBlock, Mark};
 use crate::{DiskOut, Tag};
 pub(super) use commit::{decode_copy, decode_held, decode_layer};
 use conductor_model::{CopyId, Stamp};
-use driver::{DiskIndex, Errno, Time};
+use course::{Course, Pace};
+use driver::{DiskIndex, Errno, Time, mutant};
 use memory::Filling;
-use moves::{Course, Homing, Move, Pace, Store};
+use moves::{Homing, Move, Store};
+use parts::Milestones;
 use slab::Slab;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -59,6 +63,14 @@ enum Step {
     Later,
     /// Something has to come first: a page, a move, the disk.
     Stay,
+}
+
+/// How much of a generation is folded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Extent {
+    All,
+    /// What came before the oldest milestone.
+    Part,
 }
 
 /// Discarded chunks whose entries are to go.
@@ -96,6 +108,8 @@ pub(super) struct Fold {
     mark: Mark,
     /// Where the journal began when the generation was complete.
     tail: JournalBlock,
+    /// Where parts of the fresh generation end.
+    pub(super) milestones: Milestones,
     discards: VecDeque<Discard>,
     /// The patch that comes next.
     patch: Option<Key>,
@@ -140,6 +154,8 @@ pub(super) struct Fold {
     early: bool,
     /// What hides blocks that were left in the journal is before this.
     hidden_by: Option<Mark>,
+    /// How much of the generation it takes up.
+    extent: Extent,
     /// When a page was first met that could not be read.
     unread_since: Option<Time>,
     /// Chunks that come back with the commit; true if what they held was discarded.
@@ -156,7 +172,7 @@ pub(super) struct Fold {
 }
 
 impl Fold {
-    pub(super) fn new(persisted: Catalog, (work_per_fold, discarded_per_fold): (u32, u32)) -> Self {
+    pub(super) fn new(persisted: Catalog, mark: Mark, (work_per_fold, discarded_per_fold): (u32, u32)) -> Self {
         Self {
             stage: Stage::Idle,
             wanted: false,
@@ -164,7 +180,8 @@ impl Fold {
             urgent: false,
             frozen: persisted.clone(),
             persisted,
-            mark: Mark::FIRST,
+            mark,
+            milestones: Milestones::new(mark),
             tail: JournalBlock(0),
             discards: VecDeque::new(),
             patch: None,
@@ -192,6 +209,7 @@ impl Fold {
             course: Course::default(),
             early: false,
             hidden_by: None,
+            extent: Extent::All,
             bruised: BTreeSet::new(),
             unread_since: None,
             freed: Vec::new(),
@@ -263,9 +281,20 @@ impl JournaledStore {
         self.fold.merged
     }
 
-    /// True if the last fold left blocks where they were that newer ones hide, which are not home either: the crash tests stop then.
+    /// True while the oldest part of a generation is folded: the crash tests stop in the midst of it.
+    pub fn is_folding_part(&self) -> bool {
+        self.fold.extent == Extent::Part && !self.fold.is_idle()
+    }
+
+    /// True if the last fold was one of the oldest part of a generation: the crash tests stop then.
+    pub fn has_folded_part(&self) -> bool {
+        self.fold.extent == Extent::Part && self.fold.is_idle()
+    }
+
+    /// True if the last fold took up all of a generation, and left blocks where they were that newer ones hide, which are not home either: the
+    /// crash tests stop then.
     pub fn is_hiding(&self) -> bool {
-        self.fold.hidden_by.is_some() && self.fold.is_idle()
+        self.fold.extent == Extent::All && self.fold.hidden_by.is_some() && self.fold.is_idle()
     }
 
     /// True if layers are to be released, merged or flattened.
@@ -275,13 +304,14 @@ impl JournaledStore {
 
     /// The end of a turn: begin a fold, or go on with it.
     pub(super) fn fold_turn(&mut self, now: Time, out: &mut DiskOut<'_>) {
+        self.set_milestone();
         if self.fold.is_idle() {
-            if !self.fold_is_due(now) {
+            let Some(extent) = self.due(now) else {
                 self.fold.wanted &= !self.fresh.is_empty();
                 self.fold.urgent &= self.fold.wanted;
                 return;
-            }
-            self.freeze();
+            };
+            self.freeze(extent);
         }
         loop {
             self.tables.pages.met_bad(); // by others
@@ -318,41 +348,61 @@ impl JournaledStore {
         self.space.is_scarce(self.fresh.gains.saturating_add(folding))
     }
 
-    fn fold_is_due(&self, now: Time) -> bool {
+    /// What is to be folded now, if anything.
+    fn due(&mut self, now: Time) -> Option<Extent> {
         if self.has_work() || self.fold.renews {
-            return true;
+            return Some(Extent::All);
         }
         let fresh = &self.fresh;
-        !fresh.is_empty()
-            && (self.fold.wanted
-                || fresh.patches.len() >= MAX_PATCHES / FOLD_AT
-                || fresh.range_count() >= MAX_RANGES / FOLD_AT
-                || self.discards_left() < self.fold.discarded_per_fold as usize / FOLD_AT
-                || self.ring.stalled()
-                || self.ring.free_blocks() < self.place.geometry.ring_blocks() / 2
-                || self.is_scarce()
-                || self.is_rested(now))
+        if fresh.is_empty() {
+            return None;
+        }
+        let is_all_due = self.fold.wanted
+            || fresh.patches.len() >= MAX_PATCHES / FOLD_AT
+            || fresh.range_count() >= MAX_RANGES / FOLD_AT
+            || self.discards_left() < self.fold.discarded_per_fold as usize / FOLD_AT
+            || self.ring.stalled()
+            || self.is_scarce()
+            || self.is_rested(now);
+        if is_all_due {
+            return Some(Extent::All);
+        }
+        if self.ring.free_blocks() >= self.place.geometry.ring_blocks() / 2 {
+            return None;
+        }
+        match self.has_time_for_parts() {
+            true => self.is_part_due().then_some(Extent::Part),
+            false => Some(Extent::All),
+        }
     }
 
-    /// A generation is complete: what comes from now on goes to the next.
-    fn freeze(&mut self) {
-        let mut folding = std::mem::take(&mut self.fresh);
+    /// A generation, or its oldest part, is complete: what comes from now on goes to the next.
+    fn freeze(&mut self, extent: Extent) {
+        let now = self.ring.mark();
+        let part = (extent == Extent::Part).then(|| self.part_off()).flatten();
+        let extent = if part.is_some() { Extent::Part } else { Extent::All };
+        let (mut folding, mark) = part.unwrap_or_else(|| {
+            self.fold.milestones.begin(now);
+            (std::mem::take(&mut self.fresh), now)
+        });
+        let spare = self.scarce_journal();
         let fold = &mut self.fold;
         fold.stage = Stage::Journal;
         (fold.wanted, fold.renews) = (false, false);
+        (fold.extent, fold.mark) = (extent, mark);
         fold.frozen = self.catalog.clone();
-        fold.dropping = layers::Dropping::of(&fold.frozen);
-        fold.mark = self.ring.mark();
+        // What came behind a part says that some of it is hidden, and how new the rest is: it is stable before the journal is cut.
+        fold.hidden_by = (extent == Extent::Part && !mutant::on("store-part-hidden-by-unstable")).then_some(now);
         fold.tail = self.ring.tail();
-        fold.course.begin(folding.patches.len());
+        fold.course.begin(folding.patches.len(), spare);
         fold.patch = folding.patches.iter().next().map(|(key, _)| key);
+        fold.dropping = layers::Dropping::of(&fold.frozen);
         fold.share = (0, 0);
         fold.share_keys = std::mem::take(&mut fold.fresh_shares);
         fold.urgent |= !fold.share_keys.is_empty();
         fold.work_left = fold.work_per_fold;
         fold.stuck.clear();
         fold.job = None;
-        fold.hidden_by = None;
         // Not with the commit: who looked before it may still mean to put something right where it was.
         fold.bruised.clear();
         fold.unread_since = None;

@@ -16,9 +16,8 @@ use super::space::{Space, worst_cost, worst_echo};
 use super::{Appended, JournalBlock, Mark, RingPlace, RingState};
 use crate::DiskOut;
 use conductor_model::BLOCK;
-use driver::{Done, Errno, Op, Time};
+use driver::{Done, Errno, Op, Parts, Time};
 use memory::{Arena, Class, Filling, Part};
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// What waits for a group.
@@ -83,7 +82,7 @@ pub(crate) struct Ring {
     failed: Option<Errno>,
     /// Memory for headers, and lists of parts, between their uses.
     headers: Vec<Filling>,
-    parts: Vec<SmallVec<[Part; 8]>>,
+    parts: Vec<Parts>,
     counters: RingCounters,
 }
 
@@ -380,15 +379,7 @@ impl Ring {
         (header, head.at.sequence, end)
     }
 
-    fn send(
-        &mut self,
-        at: u32,
-        sequence: u64,
-        records: usize,
-        parts: SmallVec<[Part; 8]>,
-        durable: bool,
-        out: &mut DiskOut<'_>,
-    ) {
+    fn send(&mut self, at: u32, sequence: u64, records: usize, parts: Parts, durable: bool, out: &mut DiskOut<'_>) {
         self.flying += 1;
         self.newest_flying = records;
         self.seal_at = None;
@@ -427,7 +418,7 @@ impl Ring {
     }
 
     /// The header's memory and the list of parts are used again.
-    fn keep_header(&mut self, parts: &mut SmallVec<[Part; 8]>) {
+    fn keep_header(&mut self, parts: &mut Parts) {
         let mut parts = std::mem::take(parts);
         let header = parts.drain(..).next();
         if let Some(Ok(memory)) = header.map(|part| part.mem.try_filling())

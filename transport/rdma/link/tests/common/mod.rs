@@ -2,7 +2,7 @@
 //! and every range, and give everything back once.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test file uses its part")]
 
-use driver::{Conn, ConnId, Done, Op, Part, Provider, StreamId, why};
+use driver::{Conn, ConnId, Done, Op, Parts, Provider, StreamId, why};
 use memory::{Arena, Class, Filling};
 use rdma_link::{End, Failed, Finished, Lent, Link, Out, RX, Received, SLOT, WINDOWS, Work};
 use refcount::{Hold, Table};
@@ -123,7 +123,7 @@ impl Side {
     }
 
     pub fn send(&mut self, parts: &[Vec<u8>]) {
-        let parts: SmallVec<[Part; 8]> = parts.iter().map(|bytes| self.filled(bytes).filled().whole()).collect();
+        let parts: Parts = parts.iter().map(|bytes| self.filled(bytes).filled().whole()).collect();
         let op = Op::Send { stream: StreamId(7), on: SmallVec::from_iter([self.owner.share()]), parts };
         self.link.submit(op, &mut self.out);
         self.take();
