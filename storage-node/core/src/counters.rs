@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 /// Slots at first; a power of two, twice as many as there are names.
 const SLOTS: usize = 256;
 
+/// 2^64 divided by the golden ratio.
+const GOLDEN: usize = 0x9e37_79b9_7f4a_7c15;
+
 /// Plain counters of one reactor.
 ///
 /// They are found by where a name lies in the program, not by what it says: comparing names took a thirtieth of a node's instructions for
@@ -46,10 +49,12 @@ impl Counters {
         all
     }
 
-    /// Where a name is, or would be: at least half of the slots are empty.
+    /// Where a name is, or would be: at least half of the slots are empty. Names lie next to each other in the program, so that all of an
+    /// address is mixed (Knuth's multiplicative hash): of places that are its last bits most are taken, and each name is looked for in a row of them.
     fn slot(&self, name: &'static str) -> usize {
         let most = self.slots.len() - 1;
-        let mut at = (name.as_ptr().addr() ^ (name.as_ptr().addr() >> 8)) & most;
+        let mixed = name.as_ptr().addr().wrapping_mul(GOLDEN);
+        let mut at = mixed.rotate_left(self.slots.len().ilog2()) & most;
         while self.slots[at].is_some_and(|(other, _)| !std::ptr::eq(other, name)) {
             at = (at + 1) & most;
         }

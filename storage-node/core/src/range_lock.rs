@@ -34,6 +34,8 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct RangeLock {
     entries: Vec<Entry>,
+    /// How many of them wait. Mostly nobody does, and no one is looked for whom a release lets through.
+    waiting: usize,
 }
 
 impl RangeLock {
@@ -45,6 +47,7 @@ impl RangeLock {
         } else {
             u32::try_from(self.entries.iter().filter(|e| e.conflicts(range, mode)).count()).unwrap_or(u32::MAX)
         };
+        self.waiting += usize::from(blockers > 0);
         self.entries.push(Entry { key, range, mode, blockers });
         blockers == 0
     }
@@ -53,10 +56,15 @@ impl RangeLock {
     pub(crate) fn release(&mut self, key: IocbKey, granted: &mut Vec<IocbKey>) {
         let Some(at) = self.entries.iter().position(|e| e.key == key) else { return };
         let gone = self.entries.remove(at);
+        self.waiting -= usize::from(gone.blockers > 0);
+        if self.waiting == 0 {
+            return;
+        }
         for entry in &mut self.entries[at..] {
             if entry.blockers > 0 && gone.conflicts(entry.range, entry.mode) {
                 entry.blockers -= 1;
                 if entry.blockers == 0 {
+                    self.waiting -= 1;
                     granted.push(entry.key);
                 }
             }

@@ -204,7 +204,9 @@ impl Replica {
             && floor < sequence
         {
             self.floor = floor.0;
-            self.begun = self.begun.split_off(&(floor.0 + 1));
+            while let Some(oldest) = self.begun.first_entry().filter(|oldest| *oldest.key() <= floor.0) {
+                oldest.remove();
+            }
         }
         if driver::mutant::on("no_duplicate_filter") {
             return Admission::Begin;
@@ -309,10 +311,12 @@ impl Replica {
         if self.joined.is_none_or(|(epoch, _)| epoch != stamp.epoch) {
             return None;
         }
-        let found = self.begun.remove(&stamp.sequence.0);
-        if status == Status::Ok && stamp.sequence.0 > self.floor {
-            self.begun.insert(stamp.sequence.0, Begun::Finished(status));
-        }
+        let sequence = stamp.sequence.0;
+        let found = if status == Status::Ok && sequence > self.floor {
+            self.begun.insert(sequence, Begun::Finished(status))
+        } else {
+            self.begun.remove(&sequence)
+        };
         match found {
             Some(Begun::Running(waiting)) => waiting,
             _ => None,

@@ -26,10 +26,6 @@ pub(crate) struct Frame {
 }
 
 /// What the received bytes come to.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large variant is the usual one, and a box per message is what it saves"
-)]
 pub(crate) enum Next {
     Frame(Frame),
     /// All is read; receive more.
@@ -95,41 +91,40 @@ impl Inbound {
     }
 
     fn parse(&mut self, max_payload: u32, admit: Admit<'_>, take: Take<'_>) -> Next {
-        loop {
-            let unread = self.stream.as_deref().map_or(&[][..], |stream| &stream[self.start..self.end]);
-            if let Some(partial) = &mut self.partial {
-                self.start += partial.copy(unread);
-                if !partial.whole() {
-                    return Next::More;
-                }
-                return match self.partial.take().and_then(Partial::finish) {
-                    Some(frame) => Next::Frame(frame),
-                    None => Next::Bad(Reason::BadPayload),
-                };
+        let unread = self.stream.as_deref().map_or(&[][..], |stream| &stream[self.start..self.end]);
+        if let Some(partial) = &mut self.partial {
+            self.start += partial.copy(unread);
+            if !partial.whole() {
+                return Next::More;
             }
-            let (header, body) = match Header::parse(unread) {
-                Ok(Some(parsed)) => parsed,
-                Ok(None) => return Next::More,
-                Err(_) => return Next::Bad(Reason::BadFrame),
-            };
-            if header.payload_len > max_payload {
-                return Next::Bad(Reason::BadFrame);
-            }
-            let charge = match admit(&header, body) {
-                Ok(Admitted::Now(charge)) => charge,
-                Ok(Admitted::Later) => return Next::Later,
-                Err(reason) => return Next::Bad(reason),
-            };
-            let head_len = wire::HEADER_LEN + body.len();
-            let body = Body::from_slice(body);
-            if header.payload_len == 0 {
-                self.start += head_len;
-                return Next::Frame(Frame { header, body, payload: None, charge });
-            }
-            let Some(mem) = take(header.payload_len as usize) else { return Next::NoMemory };
-            self.start += head_len;
-            self.partial = Some(Partial { header, body, mem: Some(mem), filled: 0, crcs: Copying::default(), charge });
+            return self.partial.take().map_or(Next::More, Partial::finish);
         }
+        let (header, body) = match Header::parse(unread) {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) => return Next::More,
+            Err(_) => return Next::Bad(Reason::BadFrame),
+        };
+        if header.payload_len > max_payload {
+            return Next::Bad(Reason::BadFrame);
+        }
+        let charge = match admit(&header, body) {
+            Ok(Admitted::Now(charge)) => charge,
+            Ok(Admitted::Later) => return Next::Later,
+            Err(reason) => return Next::Bad(reason),
+        };
+        let (head_len, body) = (wire::HEADER_LEN + body.len(), Body::from_slice(body));
+        if header.payload_len == 0 {
+            self.start += head_len;
+            return Next::Frame(Frame { header, body, payload: None, charge });
+        }
+        let Some(mem) = take(header.payload_len as usize) else { return Next::NoMemory };
+        let mut partial = Partial { header, body, mem: Some(mem), filled: 0, crcs: Copying::default(), charge };
+        self.start += head_len + partial.copy(&unread[head_len..]);
+        if partial.whole() {
+            return partial.finish();
+        }
+        self.partial = Some(partial);
+        Next::More
     }
 
     /// The memory that the next receive fills, and from where on; none if there is no memory at all. Who has not proven itself gets
@@ -204,12 +199,12 @@ impl Partial {
     }
 
     /// The message, if its payload is what its header says.
-    fn finish(self) -> Option<Frame> {
+    fn finish(self) -> Next {
         let crcs = self.crcs.finish();
-        if wire::tree(&crcs) != self.header.payload_crc {
-            return None;
-        }
-        let payload = Payload { mem: self.mem?.filled(), len: self.filled, crcs };
-        Some(Frame { header: self.header, body: self.body, payload: Some(payload), charge: self.charge })
+        let Some(mem) = self.mem.filter(|_| wire::tree(&crcs) == self.header.payload_crc) else {
+            return Next::Bad(Reason::BadPayload);
+        };
+        let payload = Some(Payload { mem: mem.filled(), len: self.filled, crcs });
+        Next::Frame(Frame { header: self.header, body: self.body, payload, charge: self.charge })
     }
 }

@@ -35,10 +35,15 @@ impl Net {
         if self.accept_at.is_some_and(|at| at <= now) {
             self.arm_accepts(now);
         }
-        let mut ready = std::mem::take(&mut self.starved);
-        ready.append(&mut self.ready);
-        for id in ready {
+        let mut ready = std::mem::take(&mut self.ready);
+        if !self.starved.is_empty() {
+            ready.splice(..0, self.starved.drain(..));
+        }
+        for id in ready.drain(..) {
             self.with(now, id, |net, connection| net.send(now, connection));
+        }
+        if self.ready.is_empty() {
+            self.ready = ready; // its room is used again
         }
         self.reap();
     }

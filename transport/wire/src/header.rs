@@ -26,8 +26,8 @@ pub const MAX_BODY: usize = 128;
 /// Longest body of a handshake message in bytes: 64 B of name, 32 open ids, proofs, a client's card and ticket.
 pub const MAX_HANDSHAKE_BODY: usize = 1024;
 
-/// The body of a data message.
-pub type Body = SmallVec<[u8; MAX_BODY]>;
+/// The body of a data message. What reads and writes say lies within it; it moves from hand to hand with its message, so that it has no room for more.
+pub type Body = SmallVec<[u8; 64]>;
 
 /// What a message is. The transport's own are below 16; the rest are named by those who use them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -197,8 +197,7 @@ impl Header {
             return Err(HeaderError::StrayPayloadCrc);
         }
         let Some(body) = rest.get(..usize::from(raw.body_len.get())) else { return Ok(None) };
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&received[..COVERED]), body);
-        if crc != raw.header_crc.get() {
+        if checksum(&received[..COVERED], body) != raw.header_crc.get() {
             return Err(HeaderError::Checksum);
         }
         let header = Self {
@@ -230,12 +229,22 @@ impl Header {
             payload_crc: self.payload_crc.into(),
             header_crc: 0.into(),
         };
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&raw.as_bytes()[..COVERED]), body);
-        raw.header_crc = crc.into();
+        raw.header_crc = checksum(&raw.as_bytes()[..COVERED], body).into();
         into[..HEADER_LEN].copy_from_slice(raw.as_bytes());
         into[HEADER_LEN..HEADER_LEN + body.len()].copy_from_slice(body);
         HEADER_LEN + body.len()
     }
+}
+
+/// What the checksum of a header and its body is. Of data's they are put together first: that takes less than a second checksum.
+fn checksum(covered: &[u8], body: &[u8]) -> u32 {
+    let mut both = [0; COVERED + MAX_BODY];
+    let Some(both) = both.get_mut(..COVERED + body.len()) else {
+        return crc32c::crc32c_append(crc32c::crc32c(covered), body);
+    };
+    both[..COVERED].copy_from_slice(covered);
+    both[COVERED..].copy_from_slice(body);
+    crc32c::crc32c(both)
 }
 
 #[cfg(test)]

@@ -50,6 +50,8 @@ pub(super) struct CopyState {
     pub(super) config: Configuration,
     pub(super) known_good: Stamp,
     pub(super) held: Vec<Held>,
+    /// The newest that was listed so far: what is newer is not on the list.
+    pub(super) newest: Stamp,
     /// How far its filling is.
     pub(super) mark: FillMark,
     pub(super) live: LayerId,
@@ -72,9 +74,10 @@ impl CopyState {
     fn hold(&mut self, held: Held) {
         // What differs most is looked at first: at depth 128 there are as many to look through.
         let is_it = |h: &Held| h.stamp.sequence == held.stamp.sequence && *h == held;
-        if held.stamp <= self.known_good || self.held.iter().rev().any(is_it) {
+        if held.stamp <= self.known_good || held.stamp <= self.newest && self.held.iter().rev().any(is_it) {
             return;
         }
+        self.newest = self.newest.max(held.stamp);
         // The pieces of a long discard are one change.
         let follows =
             |h: &&mut Held| h.stamp == held.stamp && h.kind == held.kind && h.at.end() == held.at.from.0.into();
@@ -88,6 +91,12 @@ impl CopyState {
         if self.held.len() > MAX_HELD {
             self.merge_held();
         }
+    }
+
+    /// What was on the list when it was written, as it was.
+    pub(super) fn relist(&mut self, held: Held) {
+        self.newest = self.newest.max(held.stamp);
+        self.held.push(held);
     }
 
     /// Halve the list: neighbours by position become one, as wide as both and everything between them. Settling then writes more
@@ -235,7 +244,7 @@ impl Catalog {
         let slot = (0u32..).zip(&slots).find(|(n, slot)| n != *slot).map_or(slots.len(), |(n, _)| n as usize);
         let slot = u32::try_from(slot).unwrap_or(u32::MAX); // as many as copies
         let (known_good, mark) = (Stamp::default(), FillMark::default());
-        let state = CopyState { config, known_good, held: Vec::new(), mark, live, slot };
+        let state = CopyState { config, known_good, held: Vec::new(), newest: Stamp::default(), mark, live, slot };
         let layer = Layer { copy, parent, snapshot: None, base: Stamp::default(), blocks: state.blocks() };
         self.copies.insert(copy, Rc::new(state));
         self.add_layer(live, layer);

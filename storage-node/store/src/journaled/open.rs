@@ -601,7 +601,7 @@ impl Loaded {
                 let index = u64::from(slot) * MAX_HELD as u64 + self.next;
                 let held = self.tables.get(HELD, index)?.and_then(decode_held).ok_or(Wait::Damaged)?;
                 if let Some(state) = self.catalog.copy_mut(copy) {
-                    state.held.push(held);
+                    state.relist(held);
                 }
                 self.next += 1;
             }

@@ -47,7 +47,7 @@ pub(in super::super) fn decode_copy(slot: u32, bytes: &[u8]) -> Option<Option<(C
     let held = take.u16()?;
     let mark = decode_mark(&mut take)?;
     let config = decode_configuration(&mut take)?;
-    let state = CopyState { config, known_good, held: Vec::new(), mark, live, slot };
+    let state = CopyState { config, known_good, held: Vec::new(), newest: Stamp::default(), mark, live, slot };
     (usize::from(held) <= MAX_HELD).then_some(Some((copy, state, held)))
 }
 

@@ -73,7 +73,7 @@ impl Milestones {
 
 /// How many blocks of a ring of so many lie between two of them.
 fn apart(from: JournalBlock, to: JournalBlock, blocks: u32) -> u32 {
-    (to.0 + blocks - from.0) % blocks
+    if from <= to { to.0 - from.0 } else { to.0 + blocks - from.0 }
 }
 
 impl JournaledStore {
@@ -92,7 +92,7 @@ impl JournaledStore {
         if self.fold.milestones.worth.is_none() {
             self.fold.milestones.worth = Some(self.is_part_hidden());
         }
-        self.fold.milestones.worth == Some(true)
+        self.fold.milestones.worth == Some(true) && self.bears_parts()
     }
 
     /// True if so much of the journal is used that a part of the generation is to be folded.
@@ -108,19 +108,24 @@ impl JournaledStore {
         apart(self.ring.tail(), block, self.ring_place.blocks)
     }
 
-    /// True if most of what came before the oldest milestone was written again, little of it is left, and what takes two folds then has room.
+    /// True if it takes little to look through the generation, and what takes two folds then has room.
+    fn bears_parts(&self) -> bool {
+        let patches = &self.fresh.patches;
+        patches.len() <= PARTED_PATCHES
+            && patches.leaves() <= PARTED_GROUPS
+            && !self.fold.course.is_late()
+            && self.space.available() / 4 >= u32::try_from(patches.len()).unwrap_or(u32::MAX)
+            && self.has_places(self.fresh.changes())
+    }
+
+    /// True if most of what came before the oldest milestone was written again, and little of it is left.
     fn is_part_hidden(&self) -> bool {
         let milestones = &self.fold.milestones;
         let Some(Milestone { mark, written }) = milestones.kept.front() else { return false };
-        let patches = &self.fresh.patches;
-        if patches.len() > PARTED_PATCHES
-            || patches.leaves() > PARTED_GROUPS
-            || self.fold.course.is_late()
-            || self.space.available() / 4 < u32::try_from(patches.len()).unwrap_or(u32::MAX)
-            || !self.has_places(self.fresh.changes())
-        {
+        if !self.bears_parts() {
             return false;
         }
+        let patches = &self.fresh.patches;
         let before = self.age(mark.position);
         let is_before = |spot| matches!(spot, Spot::Journal(at) if self.age(at) < before);
         let mut live = 0;
