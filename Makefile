@@ -47,13 +47,13 @@ crash: ## the store on disks that lose power: stopped at POINTS=2000 places, dam
 	$(CARGO) run --quiet --locked --bin crash -- --points $(POINTS)
 
 bench: ## three copies beside QEMU quorum, single servers and a bare floor, in turns, against the budget (BENCH="--quick" for a look)
-	@tools/setup.sh build test bench
-	$(CARGO) build --quiet --locked --profile dist --bin trine --bin bench-cluster
+	@tools/setup.sh build dist test bench
+	@tools/dist --bin trine --bin bench-cluster
 	TRINE=$(or $(CARGO_TARGET_DIR),target)/dist/trine $(or $(CARGO_TARGET_DIR),target)/dist/bench-cluster $(BENCH)
 
 bench-vm: ## in a guest: /dev/ublkbN over TCP and RDMA beside RAID 1 over NVMe and over NBD, DRBD and a bare floor, as ratios (ROUNDS=3)
-	@tools/setup.sh build guest bench-vm
-	$(CARGO) build --quiet --locked --profile dist --bin trine --bin bench-cluster
+	@tools/setup.sh build dist guest bench-vm
+	@tools/dist --bin trine --bin bench-cluster
 	@rm -rf target/bench-vm
 	@$(RUNNER) guest -- run --kernel 7.2 --timeout $(VM_LIMIT) --mem 8192 --numa 1 --results target/bench-vm -- \
 		TRINE=target/dist/trine BENCH=target/dist/bench-cluster tests/bench-vm/measure $(if $(filter command line,$(origin ROUNDS)),$(ROUNDS),3) 5
@@ -124,9 +124,9 @@ build: ## the release build, which the tests run
 	@tools/setup.sh build
 	$(CARGO) build --quiet --locked --release --bin trine
 
-dist: ## the build to install: optimized as a whole, with some minutes of linking
-	@tools/setup.sh build
-	$(CARGO) build --quiet --locked --profile dist --bin trine
+dist: ## the build to install: optimized as a whole, for what a cluster of it was seen to do most (15 minutes on 2 cores)
+	@tools/setup.sh build dist
+	@tools/dist --bin trine
 
 install: ## what `make dist` built, and unit files for systemd, below PREFIX=/usr/local (as root; DESTDIR= for packages)
 	install -D -m 755 $(or $(CARGO_TARGET_DIR),target)/dist/trine $(DESTDIR)$(PREFIX)/bin/trine

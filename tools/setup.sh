@@ -3,7 +3,7 @@
 # Says what it installs and why; does nothing (and asks for no privilege) when everything is there.
 # Packages come from the machine's own apt sources, which it never edits.
 #
-#   tools/setup.sh [build|test|guest|bench|bench-vm|fuzz|soak]...      (default: build, test and guest)
+#   tools/setup.sh [build|dist|test|guest|bench|bench-vm|fuzz|soak]...      (default: build, test and guest)
 set -euo pipefail
 
 # A package on each line, with its reason.
@@ -34,6 +34,9 @@ procps          watching the processes of a cluster
 curl            the conductor's HTTP interface, as a person uses it
 valgrind        counting the hot path's instructions
 etcd-server     several conductors, whose tests run an etcd of their own
+"
+packages_dist="
+fio             NBD load, for the profile that a build is optimized with
 "
 packages_fuzz="
 g++             libFuzzer
@@ -87,9 +90,10 @@ for group in "$@"; do
     guest) wanted+="$packages_guest" ;;
     bench) wanted+="$packages_bench" ;;
     bench-vm) wanted+="$packages_bench_vm" ;;
+    dist) wanted+="$packages_dist" ;;
     fuzz) wanted+="$packages_fuzz" ;;
     soak) wanted+="$packages_soak" ;;
-    *) fail "unknown group '$group': use build, test, guest, bench, bench-vm, fuzz or soak" ;;
+    *) fail "unknown group '$group': use build, dist, test, guest, bench, bench-vm, fuzz or soak" ;;
     esac
 done
 

@@ -83,7 +83,8 @@ pub(super) const PASSED_ABOVE: usize = 1 << 11;
 pub(super) const PASSED_FOR: u64 = 4;
 /// A fold begins when the generation has this part of its bound, …
 pub(super) const FOLD_AT: usize = 2;
-/// …or, of one whose oldest part was mostly written again, when five eighths of the journal are used, and then only that part is folded.
+/// …or, of one whose oldest part was mostly written again, when five eighths of the journal are used, and then only that part is folded: the
+/// first; when it is home seven eighths are used, and of what it gives back the next begins at once.
 pub(super) const FOLD_PART_AT: (u32, u32) = (5, 8);
 /// What is before a milestone is such a part: they are this part of the journal apart.
 pub(super) const MILESTONE_PART: u32 = 8;

@@ -147,7 +147,8 @@ impl Patch {
         }
     }
 
-    /// Takes out what it says of blocks that are such; `None` if none is.
+    /// Takes out what it says of blocks that are such; `None` if none is. What is taken out is as new as all of it: newer than it was, so that
+    /// what made the rest is stable before anybody reads that. Only of a patch that is nothing but blocks.
     pub(super) fn part_off(&mut self, such: impl Fn(Spot) -> bool) -> Option<Self> {
         let parted = self.those(such);
         if parted == 0 {

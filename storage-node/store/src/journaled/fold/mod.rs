@@ -370,7 +370,7 @@ impl JournaledStore {
         if self.ring.free_blocks() >= self.place.geometry.ring_blocks() / 2 {
             return None;
         }
-        match self.has_time_for_parts() {
+        match self.is_folded_in_parts() {
             true => self.is_part_due().then_some(Extent::Part),
             false => Some(Extent::All),
         }

@@ -10,7 +10,7 @@
 //!
 //! **A milestone is where all that comes behind it is blocks in the journal.** Any other record forgets them all: a generation does not say when it
 //! heard that a block is zero, or was written with its chunk. What comes behind is read again at an opening, on top of a checkpoint whose
-//! catalog knows of it already, which changes nothing: it lists what it lists.
+//! catalog knows of it already: it lists what it lists, or of a list that was merged since some of it again, which settles more and never less.
 
 use super::super::engine::JournaledStore;
 use super::super::limits::{FOLD_PART_AT, MILESTONE_LIVE, MILESTONE_PART, PART_LIVE, PARTED_GROUPS, PARTED_PATCHES};
@@ -28,7 +28,7 @@ struct Milestone {
     written: u64,
 }
 
-/// Those of the fresh generation, the oldest first: fewer than the parts of the journal that lie between them.
+/// Those of the fresh generation, the oldest first: each a part of the journal behind the one before, so that they are fewer than it has parts.
 #[derive(Debug)]
 pub(in super::super) struct Milestones {
     kept: VecDeque<Milestone>,
@@ -88,7 +88,7 @@ impl JournaledStore {
     }
 
     /// True if the oldest part of the generation is to be folded, later, and the rest of it later still.
-    pub(super) fn has_time_for_parts(&mut self) -> bool {
+    pub(super) fn is_folded_in_parts(&mut self) -> bool {
         if self.fold.milestones.worth.is_none() {
             self.fold.milestones.worth = Some(self.is_part_hidden());
         }
