@@ -124,7 +124,7 @@ build: ## the release build, which the tests run
 	@tools/setup.sh build
 	$(CARGO) build --quiet --locked --release --bin trine
 
-dist: ## the build to install: optimized as a whole, for what a cluster of it was seen to do most (15 minutes on 2 cores)
+dist: ## the build to install: optimized as a whole, for what a cluster of it was seen to do most (20 minutes on 2 cores)
 	@tools/setup.sh build dist
 	@tools/dist --bin trine
 
