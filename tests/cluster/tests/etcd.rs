@@ -97,7 +97,8 @@ fn a_volume_exists_whole_or_not_at_all_whenever_the_leader_goes_while_it_is_crea
         let late = (how == Goes::Frozen).then(|| three.cluster.begin(&late).unwrap());
         three.succeed(leader, how);
         let outcome = running.end().unwrap();
-        assert!([0, 3].contains(&outcome.code), "{outcome:?}");
+        // Done; nobody answered; or who was frozen in the midst of it says itself that it does not know.
+        assert!([0, 3].contains(&outcome.code) || outcome.code == 6 && how == Goes::Frozen, "{outcome:?}");
         if let Some(late) = late {
             let outcome = late.end().unwrap();
             assert_eq!(outcome.code, 3, "{outcome:?}");
