@@ -195,7 +195,6 @@ impl FromStr for RangeArg {
     }
 }
 
-/// A target comes up within `READY`, waiting for its ranges included.
 fn io_timeout(text: &str) -> Result<Duration, String> {
     let timeout = time(text)?;
     if timeout.is_zero() {
@@ -205,6 +204,7 @@ fn io_timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A target comes up within `READY` (`background.rs`), waiting for its ranges included.
 fn range_wait(text: &str) -> Result<Duration, String> {
     let wait = time(text)?;
     if wait > RANGE_WAIT { Err(format!("at most {}", humantime::format_duration(RANGE_WAIT))) } else { Ok(wait) }

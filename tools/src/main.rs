@@ -56,7 +56,7 @@ conductor = \"HOST:PORT\", is for all commands, and one under [\"node.run\"] for
 
 A first session:  trine dev start && trine volume create db --size 10G && trine status";
 
-/// Trine: a replicated block store. Every write lands on three machines.
+/// Trine: a replicated block store. Every write lands on three machines, or two while one is away.
 #[derive(Parser)]
 #[command(name = "trine", version, after_help = AFTER, max_term_width = 110, propagate_version = false)]
 struct Cli {

@@ -52,7 +52,7 @@ pub(crate) enum VolumeCommand {
     Flatten(sharing::FlattenArgs),
     /// Make a range of a volume read as the same range of another volume's snapshot, sharing its space
     CopyRange(sharing::CopyRangeArgs),
-    /// Show the copy-ranges into a volume: those under way, and those that ended before they were done. Ends one of them
+    /// Show the copy-ranges into a volume: those under way, those that ended before they were done, and those done in the last 10 minutes. Ends one of them
     CopyRanges(sharing::CopyRangesArgs),
     /// Write what is in a volume, or in a snapshot of it, into a file: a raw image, as qemu-img and dd know it
     Export(image::ExportArgs),

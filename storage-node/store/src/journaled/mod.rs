@@ -5,8 +5,8 @@
 //!
 //! write < chunk ─► journal group (records and data, one durable write for many requests) ─► overlay ─► acknowledged
 //! whole chunk   ─► data to a fresh chunk, durable ─► its record in a journal group ──────► overlay ─► acknowledged
-//! fold (behind): freeze the overlay → decide places, change pages in the cache → move data home, sorted
-//!                → sync → changed pages to fresh places → sync → superblock A, superblock B
+//! fold (behind): freeze the overlay → decide places, change pages in the cache → move data home, sorted,
+//!                and changed pages to fresh places → sync → superblock A, superblock B
 //!                → only now: the ring's tail moves; pages, chunks and journal that became free are used again
 //! ```
 //!

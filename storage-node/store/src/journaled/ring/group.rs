@@ -3,7 +3,7 @@
 //! ```text
 //!  0 magic "TJG2"   4 CRC32C of all header bytes behind it   8 disk id        16 sequence     24 boot
 //! 32 boot of the group before   40 durable through           48 header CRC of the group before
-//! 52 position u32  56 header blocks u16  58 0 u16            60 payload blocks u32
+//! 52 position u32  56 header blocks u32                      60 payload blocks u32
 //! 64 bytes of records u32       68 bytes of echo u32         72 0…            80 records | echo | 0… to the last header block's end
 //! record: body length u16 | payload blocks u16 | CRC32C of each payload block u32 … | body
 //! echo:   the first 80 bytes and the records of the group before, as they stand in its header

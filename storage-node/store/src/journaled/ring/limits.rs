@@ -20,7 +20,7 @@ pub(super) const MAX_GROUP_BLOCKS: u32 = MAX_HEADER_BLOCKS + MAX_PAYLOAD_BLOCKS;
 pub(crate) const MAX_RECORD_BLOCKS: u32 = MAX_REQUEST_BLOCKS;
 /// Bytes before a record's checksums: body length u16, payload blocks u16.
 pub(super) const RECORD_HEAD: usize = 4;
-/// Bytes of a record's body: far above a configuration (1200 B) or 17 chunks with their checksums (1.2 KiB).
+/// Bytes of a record's body: far above a configuration (2 KiB) or 17 chunks with their checksums (1.2 KiB).
 pub(crate) const MAX_BODY: usize = 16 << 10;
 const _: () = assert!(RECORD_HEAD + 4 * MAX_RECORD_BLOCKS as usize + MAX_BODY <= MAX_RECORDS_BYTES);
 const _: () = assert!(MAX_RECORD_BLOCKS <= MAX_PAYLOAD_BLOCKS);

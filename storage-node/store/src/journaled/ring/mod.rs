@@ -16,7 +16,7 @@
 //! damaged. Its payload blocks with a bad checksum are reported as damaged, and a bad header is taken from the echo in the group
 //! behind it. A journal that rests writes a *seal*, a group without records, so that the newest group is provable as well.
 //!
-//! **Which chain?** A group names its sequence, its opening (`boot`, random), the opening and the header checksum of the group
+//! **Which chain?** A group names its sequence, its opening (`boot`, counted up durably before the journal is written), the opening and the header checksum of the group
 //! before it, and its own place. So a group of an older lap (sequence), and one that lies behind a torn group of an older opening
 //! (boot), do not continue the chain. An opening that gave a group up overwrites its header before it serves.
 //!

@@ -182,7 +182,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Begins at the superblock's mark. `boot` is this opening's random number. With more than `bound` blocks that cannot be read the disk
+    /// Begins at the superblock's mark. `boot` is this opening's number. With more than `bound` blocks that cannot be read the disk
     /// has failed.
     pub(crate) fn start(
         place: RingPlace,
